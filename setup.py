@@ -29,6 +29,7 @@ INSTALL_REQUIRES = [
     "scikit-learn>=1.5",  # its curves and simple models; tfx 1.21 pins 1.5.2
     "threadpoolctl>=3.1",  # comes with scikit-learn
     "psutil>=5.9",
+    "urllib3>=2.7",  # deliveries of the webhook
     "rich>=13",
     "uvicorn>=0.34,<1",
     "httptools>=0.6",  # uvicorn's fast parser of HTTP

@@ -77,7 +77,9 @@ class Webhook:
         """Post the message, again while that may help; return the problem, "" for none."""
         import urllib3
 
-        logging.getLogger("urllib3").setLevel(logging.ERROR)  # what it logs has the path of the address
+        logger = logging.getLogger("urllib3")
+        level = logger.level
+        logger.setLevel(logging.ERROR)  # its records contain the path of the address
         now = int(time.time())
         data = {"pipeline": pipeline, "run": run, **outcome}
         if data.get("exit_code") == FAILED and not self.details:
@@ -105,6 +107,7 @@ class Webhook:
         }
         parts = urllib.parse.urlsplit(self.url)
         proxy = urllib.request.getproxies().get(parts.scheme, "")
+        proxy = proxy if not proxy or "://" in proxy else f"http://{proxy}"
         if not proxy or urllib.request.proxy_bypass(str(parts.hostname)):
             pool = urllib3.PoolManager()
         else:
@@ -123,6 +126,8 @@ class Webhook:
             )
         except urllib3.exceptions.HTTPError as error:  # its own message has the whole address
             return str(getattr(error, "reason", "") or type(error).__name__)
+        finally:
+            logger.setLevel(level)
         return "" if answer.status < 300 else f"answered {answer.status} {answer.reason}"
 
 

@@ -85,6 +85,30 @@ def test_a_receiver_that_is_gone_is_named_and_the_path_of_its_address_is_not(cap
     assert "hunter2" not in problem + caplog.text
 
 
+@pytest.mark.parametrize("scheme", ["", "http://", "http://user:word@"])
+def test_a_proxy_of_the_environment_delivers(receive, monkeypatch, scheme):
+    receiver = receive()
+    monkeypatch.setenv("http_proxy", receiver.url.replace("http://", scheme).rstrip("/"))
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert Webhook("http://localhost/hook", KEY).tell("flights", "1", {}) is None
+    ((headers, _),) = receiver.got
+    assert headers["host"] == "localhost"
+    assert ("proxy-authorization" in headers) is ("user" in scheme)
+
+
+def test_a_host_that_the_environment_excludes_needs_no_proxy(receive, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    assert Webhook(receive().url, KEY).tell("flights", "1", {}) is None
+
+
+def test_a_delivery_leaves_the_log_level_of_the_library(receive):
+    logging.getLogger("urllib3").setLevel(logging.INFO)
+    Webhook(receive().url, KEY).tell("flights", "1", {})
+    assert logging.getLogger("urllib3").level == logging.INFO
+    logging.getLogger("urllib3").setLevel(logging.NOTSET)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_receiver_that_does_not_answer_is_not_waited_for(receive):
