@@ -184,8 +184,8 @@ class Area:
 
 AREAS = {
     "packaging": Area(("packaging/user_code", "packaging/fingerprints"), "tests/packaging"),
-    "validation": Area(("quality/statistics", "quality/rows", "quality/reference"), "tests/quality"),
-    "evaluation": Area(
+    "data checks": Area(("quality/statistics", "quality/rows", "quality/reference"), "tests/quality"),
+    "verdict": Area(
         ("quality/verdict", "quality/intervals", "quality/predictions"),
         "tests/quality/test_verdict.py tests/quality/test_coverage.py tests/quality/test_evaluation.py",
     ),

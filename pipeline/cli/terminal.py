@@ -53,7 +53,7 @@ LACKING = {
 STATE_STYLES = {
     **dict.fromkeys(("ran", "ok"), "green"),
     "cached": "cyan",
-    **dict.fromkeys(("looked up", "skipped", "not run", "running"), "dim"),
+    **dict.fromkeys(("looked up", "not run", "running"), "dim"),
     "unsure": "yellow",
     **dict.fromkeys(("failed", "cancelled", "wrong"), "bold red"),
 }

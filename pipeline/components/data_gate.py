@@ -41,7 +41,7 @@ class ValidatorSettings:
         label: Column of class numbers, or of any numbers in a regression; and its weight.
         checks: Limits that are not in the schema.
         schema: File in which a person edits the schema, for the remedies.
-        reference: Where ``validation.reference`` keeps the statistics of pushed models.
+        reference: Where ``quality.reference`` keeps the statistics of pushed models.
         kept: Folder for what is known of each file's rows, where the examples are of a window of spans; or "".
     """
 

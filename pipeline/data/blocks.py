@@ -62,8 +62,11 @@ def write_blocks(file: str, table: pa.Table, rows: np.ndarray) -> str | None:
 
 
 def has_blocks(file: str) -> bool:
-    """Return whether the decoded rows of an examples file are stored."""
-    return not filesystem.is_remote(file) and os.path.exists(blocks_file(file))
+    """Return whether the decoded rows of an examples file are stored, and the file has not changed since."""
+    path = blocks_file(file)
+    if filesystem.is_remote(file) or not os.path.exists(path):
+        return False
+    return os.stat(path).st_mtime_ns >= os.stat(file).st_mtime_ns
 
 
 def read_blocks(file: str, schema: bytes | None = None, at_once: int | None = None) -> Iterator[pa.RecordBatch]:

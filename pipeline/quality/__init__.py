@@ -1,1 +1,1 @@
-"""Findings about the data, each with a severity, a sentence and a remedy."""
+"""Validation of data and evaluation of models: findings with a remedy, metrics, gates and the verdict."""

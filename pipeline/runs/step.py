@@ -15,7 +15,7 @@ class Step:
     """Result of a step."""
 
     name: str
-    state: Literal["ran", "cached", "looked up", "skipped"]  # skipped: its condition does not hold
+    state: Literal["ran", "cached", "looked up"]
     seconds: float
     outputs: dict[str, list[types.Artifact]]
     made: datetime.datetime | None  # when the artifacts were made: earlier than the run if the step is cached

@@ -24,8 +24,7 @@ class Answers:
     """The answers of a signature, from a model's output [batch, 1 or classes].
 
     They are named as in ``tasks.ANSWERS``, float32; of classes also ``label``, the name of the class, [batch]: of two
-    by
-    the threshold, of more the most probable. With a coverage, of numbers ``prediction_low`` and ``prediction_high``,
+    by the threshold, of more the most probable. With a coverage, of numbers ``prediction_low`` and ``prediction_high``,
     float32 [batch], and of classes ``label_set``: whether each is in the set, [batch, classes].
 
     Args:

@@ -18,8 +18,6 @@ from pipeline.data.location import locate
 from pipeline.settings.config import Data, HashSplit, Label, TimeSplit
 from pipeline.settings.target import Target
 
-ROW_BY_ROW = HashSplit()
-
 
 def run(
     data: Data,

@@ -29,12 +29,6 @@ def few(few_flights: Path) -> pa.Table:
     return pa.concat_tables([pq.read_table(file) for file in sorted(few_flights.glob("*/*.parquet"))])
 
 
-def sorted_values(examples: Path | str, split: str = "*") -> list:
-    return sorted(
-        sorted((name, value or []) for name, value in values(one).items()) for one in records(examples, split)
-    )
-
-
 @pytest.mark.slow
 def test_the_examples_of_csv_parquet_and_tfrecords_are_the_same(few, tmp_path):
     (tmp_path / "parquet").mkdir()

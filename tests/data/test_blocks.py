@@ -1,5 +1,6 @@
 """Stored blocks equal what the decoder returns, whatever features the examples have."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -124,3 +125,14 @@ def test_a_file_whose_blocks_cannot_be_written_is_decoded(tmp_path):
     write_records(serialize(table), file, str(tmp_path))
     assert blocks.write_blocks(file, table, np.arange(8)) is None
     assert list(blocks.read_blocks(file)) == decoded(file, None)
+
+
+def test_a_file_that_changed_after_its_blocks_is_decoded(tmp_path):
+    file = written(tmp_path, ["whole"])
+    assert blocks.has_blocks(file)
+    with tf.io.TFRecordWriter(file) as writer:
+        writer.write(example(whole=[7]))
+    later = Path(blocks.blocks_file(file)).stat().st_mtime_ns + 10**9
+    os.utime(file, ns=(later, later))
+    (batch,) = blocks.read_blocks(file)
+    assert batch.column("whole").to_pylist() == [[7]]
