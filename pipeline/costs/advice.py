@@ -215,7 +215,8 @@ def job_of(text: str, prices: Prices) -> Job:
     machine = prices.machine(found[1])
     accelerator, count = (None, 0) if is_tpu(machine.name) else (machine.accelerator, machine.accelerators)
     if found[2]:
-        accelerator = prices.accelerator(found[2]).name
+        accelerator = found[2]
+        prices.has_host(accelerator)  # raises UserError about an unknown one
         count = int(found[3] or (count if machine.accelerator == accelerator else 1))
     disk: Disk = "hyperdisk-balanced" if re.fullmatch(HYPERDISK_ONLY, machine.name) else "pd-ssd"
     return Job(machine.name, accelerator, count, TOPOLOGIES.get(machine.name), boot_disk_type=disk)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 
 from pipeline.cli.command_line import SUCCEEDED, pipeline_flags
 from pipeline.cli.vertex.commands import Session
@@ -27,10 +26,7 @@ HEADER = ("machine", "hours (between)", "on demand", "spot")
 def advise(session: Session) -> int:
     """Print a line for each choice of machines, and a sentence that recommends one."""
     arguments, screen, table = session.arguments, session.screen, session.vertex.machines
-    file = find_root() / TABLE
-    if arguments.refresh:
-        _refresh(session, file)
-    prices = read_prices(file)
+    prices = read_prices(find_root() / TABLE)
     try:
         jobs = [advice.job_of(text, prices) for text in arguments.machine or advice.CHOICES]
     except UserError as error:
@@ -68,19 +64,6 @@ def advise(session: Session) -> int:
     if searches(session.config) and not searching:
         screen.note("The run took the hyperparameters of an earlier search: no search is in these times and prices.")
     return SUCCEEDED
-
-
-def _refresh(session: Session, file: Path) -> None:
-    """Bring the prices up to date."""
-    if not session.arguments.project:
-        raise WrongArgument(
-            "--refresh asks Google's Cloud Billing Catalog in the name of a project: give --project (or "
-            "GOOGLE_CLOUD_PROJECT); everything else of advise goes without"
-        )
-    # Google's clients take seconds, and nothing else here needs them.
-    from pipeline.vertex.pipelines import billing
-
-    billing.refresh(file, session.connect(), session.screen.note)
 
 
 def _last_run(session: Session) -> Measured:

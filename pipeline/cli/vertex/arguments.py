@@ -87,11 +87,6 @@ def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> Namespac
         help="ask about this one, such as n1-standard-8+NVIDIA_TESLA_T4x2; several times: about several",
     )
     advise.add_argument("--spot", action="store_true", help="judge by the prices of spot machines")
-    advise.add_argument(
-        "--refresh",
-        action="store_true",
-        help="bring configs/prices.toml up to date first, from Google's Cloud Billing Catalog: needs a project",
-    )
 
     watch = add("watch", "wait for a job that was submitted before")
     watch.add_argument("job", metavar="JOB", help="id or resource name of the job")

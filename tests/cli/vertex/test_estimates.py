@@ -168,7 +168,10 @@ def test_old_prices_are_a_warning_and_damaged_ones_a_finding(look: Look, tmp_pat
     monkeypatch.chdir(tmp_path)
     within, text = look()
     assert within
-    assert "the prices in configs/prices.toml are 100 days old; python vertex_runner.py advise --refresh" in text
+    assert (
+        "the prices in configs/prices.toml are 100 days old; correct them from cloud.google.com/vertex-ai/pricing"
+        in text
+    )
     (tmp_path / "configs/prices.toml").write_text("date")
     within, text = look()
     assert within
