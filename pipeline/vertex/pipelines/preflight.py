@@ -16,7 +16,7 @@ from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
 from pipeline.packaging import fingerprints
 from pipeline.settings.config import PipelineConfig
-from pipeline.settings.endpoint import PIPELINE_IMAGE, PREBUILT_IMAGE
+from pipeline.settings.endpoint import PIPELINE_IMAGE
 from pipeline.settings.target import Vertex
 from pipeline.vertex.cloud import FAILURES, SECONDS, Cloud, first_line
 from pipeline.vertex.endpoints.endpoint import push_of, shares
@@ -90,7 +90,7 @@ def _images_of(vertex: Vertex) -> dict[str, Kind]:
         images[vertex.image_as_root] = "ours, as root"
     if vertex.dataflow:
         images[vertex.dataflow.image] = "ours, as root"
-    if vertex.endpoint and vertex.endpoint.image not in (PIPELINE_IMAGE, PREBUILT_IMAGE):
+    if vertex.endpoint and vertex.endpoint.image != PIPELINE_IMAGE:
         images.setdefault(vertex.endpoint.image, "another")
     return images
 
