@@ -231,7 +231,6 @@ def _data_of(run: Run) -> dict[str, str]:
 
 
 def _data(run: Run) -> str:
-    """Return span and size of the files."""
     size = sum(map(int, re.findall(r"\btotal_bytes:(\d+)", _fingerprint(run))))
     return f"span {run.settings('ExampleGen').get('span', 0)}, {decimal(size)}" if size else "-"
 

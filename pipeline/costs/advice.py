@@ -134,7 +134,6 @@ class Advisor:
         return job.replicas * machine.cpus, accelerator, job.replicas * count
 
     def _trainer(self, machines: Machines) -> Times:
-        """Return the Trainer's seconds with their interval."""
         here, (cpus, accelerator, count) = self._measured.cores, self._hardware(machines)
         if self._measured.accelerated:
             raise _Unknown("the run trained on an accelerator of this machine, and its type is not recorded")
@@ -172,7 +171,6 @@ class Advisor:
         return least, likely, most
 
     def _dollars(self, trainer: Times, rates: Rates) -> float | None:
-        """Return the price of the whole run as ``check`` estimates it; None where a part has no price."""
         if rates.unpriced:
             return None
         # A step without a time, such as the Pusher of a model that was not blessed, has to get its machine as well.

@@ -178,7 +178,6 @@ def _parsed(table: Mapping[str, Any], path: str) -> Prices:
 
 
 def _speeds(kinds: Mapping[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the speeds of each kind of data, without their sources."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for kind, sections in kinds.items():
         for name, section in sections.items():

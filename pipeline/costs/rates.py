@@ -125,7 +125,6 @@ def task_per_hour(resources: Resources, prices: Prices, region: str) -> float:
 def _parts(
     task: str, config: PipelineConfig, vertex: Vertex, prices: Prices
 ) -> Iterator[tuple[str, Callable[[], Rate]]]:
-    """Yield the parts of a task by name, each with a function for its rate."""
     job = {"Trainer": vertex.machines.training, SEARCH: vertex.machines.tuning}.get(task)
     share, best = 1.0, 1.0
     if job and task == SEARCH:

@@ -118,7 +118,6 @@ def fit(
 
 
 def _check_shape(shape: list[int | None], classes: int) -> None:
-    """Raise TrainingError unless a model's output, [batch, values], fits the number of classes."""
     width = classes if task_of(classes) == "multiclass" else 1
     if len(shape) != 2 or shape[1] != width:
         raise TrainingError(

@@ -109,7 +109,6 @@ class Decoder:
         return {name: dense[name] for name in self.specs}
 
     def _one(self, features: Tensors) -> Tensors:
-        """Decode one example with ``decode``."""
         decoded = dict(self._traced(features))  # type: ignore[misc]  # called with decode only
         for name in self.padded:
             values = _shifted(decoded[name])[: self._length]

@@ -86,7 +86,6 @@ class Stopwatch:
         self._seconds[to] += seconds
 
     def _switch(self, part: str) -> str:
-        """Let another part run; return the one before."""
         now = time.perf_counter()
         before = self.part
         self._seconds[before] += now - self._since
@@ -257,7 +256,6 @@ def _waiting(measured: Measured, waiting: float, total: float) -> Finding:
 
 
 def _lighter(measured: Measured) -> str:
-    """Return what makes examples come faster where no cache does."""
     cores = "a machine (configs/machines.py) with twice the cores"
     return f"half the work in decode(features) of the module file, or {cores}," if measured.decodes else cores
 

@@ -261,7 +261,6 @@ def _in_parts(answer: Answer, at_once: int) -> Answer:
 
 
 def _rows_from(value: tf.Tensor | tf.SparseTensor, start: tf.Tensor, count: int) -> tf.Tensor | tf.SparseTensor:
-    """Return some rows of a batch, [count or fewer, ...]."""
     if isinstance(value, tf.SparseTensor):
         size = tf.concat([[count], value.dense_shape[1:]], axis=0)
         return tf.sparse.slice(value, tf.concat([[start], tf.zeros_like(value.dense_shape[1:])], axis=0), size)
@@ -304,7 +303,6 @@ def _as_parsed(rows: Mapping[str, tf.Tensor], raw_spec: Mapping[str, Any]) -> di
 
 
 def _is_present(value: tf.Tensor) -> tf.Tensor:
-    """Return what is not written as missing."""
     return value != "" if value.dtype == tf.string else ~tf.math.is_nan(value)
 
 

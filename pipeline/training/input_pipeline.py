@@ -345,7 +345,6 @@ def _deal_out(files: Sequence[str], examples: Sequence[int], workers: int) -> li
 
 
 def _examples_in(files: list[str], block: int) -> list[int]:
-    """Return the number of examples in each file."""
     kind = "GZIP" if _gzipped(files) else ""
 
     @tf.autograph.experimental.do_not_convert

@@ -187,7 +187,6 @@ class Fit:
         return {name: [epoch[name] for epoch in self.journal.epochs if name in epoch] for name in names}
 
     def _compile(self, augment: Augment | None) -> None:
-        """Create the model's variables and compile its training step."""
         rows, batch = self.train.rows, self.train.rows.batch_spec(self.batch_size)
         _check_model(self.model, weighted=rows.weight is not None)
         with self.distribution.strategy.scope():
@@ -210,7 +209,6 @@ class Fit:
             self.steps.trace_evaluation()
 
     def _feed(self) -> None:
-        """Start the batches at the current step."""
         with self.stopwatch.measure(LOADING):
             self.steps.feed(self.train.training(self.batch_size, self.part, self.seed, int(self.steps.done)))
 
@@ -237,7 +235,6 @@ class Fit:
                 self._save()
 
     def _report_progress(self, step: int, loss: float) -> None:
-        """Report step, metrics, speed, and the time left if the training is not stopped early."""
         now = time.monotonic()
         began, from_step = self.began = self.began or (now, step)
         text = (
@@ -312,7 +309,6 @@ class Fit:
         )
 
     def _end_of_epoch(self) -> dict[str, float]:
-        """Return the metrics of the epoch: on the train split, on the eval split, learning rate and throughput."""
         steps = [row for row in self.journal.steps if row[1] == self.epoch]
         metrics = {"loss": sum(row[2] for row in steps) / len(steps), **self.steps.metrics()}
         evaluated = self._evaluate_split()
@@ -339,7 +335,6 @@ class Fit:
         return dict(metrics)
 
     def _evaluate_split(self) -> dict[str, float]:
-        """Return loss and metrics on the eval split."""
         measure = self.stopwatch.measure
         with measure(LOADING):  # now and not earlier: this split is loaded after the train split
             self._set_evaluation_data()
@@ -374,7 +369,6 @@ class Fit:
             )
 
     def _restore(self) -> None:
-        """Resume from the checkpoint, if there is one."""
         state = self.checkpoints.restore() if self.checkpoints else None
         if self.checkpoints is None or state is None:
             return
@@ -393,7 +387,6 @@ class Fit:
         logger.warning("Going on at step %d of epoch %d, from the checkpoint in %s.", *where)
 
     def _fit_batch_to_the_data(self) -> None:
-        """Lower a batch size that is larger than the data."""
         examples, replicas = self.train.examples, self.part.replicas
         if examples < replicas:
             raise TrainingError(
@@ -410,7 +403,6 @@ class Fit:
 
 
 def _check_model(model: keras.Model, weighted: bool) -> None:
-    """Raise a TrainingError unless ``build_model`` returned a compiled model, without metrics that ignore weights."""
     if not isinstance(model, keras.Model):
         raise TrainingError(f"build_model returns {type(model).__name__}, expected a compiled keras.Model; return it")
     if not model.compiled:

@@ -67,7 +67,6 @@ def advise(session: Session) -> int:
 
 
 def _last_run(session: Session) -> Measured:
-    """Return the times of the last finished run with a model in the session's output folder."""
     output, command = session.output, f"{runner()}{pipeline_flags(session.arguments)}"
     for run in reversed(store.runs(output)):
         if run.record.exit_code is not None and run.artifact("Trainer", "model_run"):
@@ -106,7 +105,6 @@ def _taken(answer: Answer) -> str:
 
 
 def _recommendation(answers: Sequence[Answer], spot: bool, within: float | None) -> str:
-    """Return a sentence that names the cheapest machine that ends in time."""
     deadline = f" within {within:g} h" if within else ""
     found = advice.cheapest(answers, spot, *([within] if within else []))
     if found:
@@ -125,7 +123,6 @@ def _named(answer: Answer, spot: bool) -> str:
 
 
 def _notes(answers: Sequence[Answer]) -> list[str]:
-    """Return the sentences on what is unknown, each once, and on what the times are of."""
     missing = dict.fromkeys(sentence for answer in answers for sentence in answer.missing)
     return [
         *(f"unknown: {sentence}" for sentence in missing),

@@ -176,8 +176,6 @@ def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> Namespac
 
 
 def _checked(rule: Rule, convert: Callable[[str], Any] = str) -> Callable[[str], Any]:
-    """Return what argparse reads a value with that keeps to a rule."""
-
     def read(given: str) -> Any:
         try:
             value = convert(given.strip())

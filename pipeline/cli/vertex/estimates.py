@@ -149,7 +149,6 @@ def _print_left_out(sentences: Iterable[str], date: str, screen: Screen) -> None
 
 
 def _within(found: Estimate, budget: float, local_run: str, screen: Screen) -> bool:
-    """Show whether a run keeps to its budget; return whether it may be submitted."""
     given = dollars(budget) if budget == round(budget, 2) else f"${budget:,.10g}"
     limit = f"the limit of {given} (--max-cost, or max_cost in the table of machines)"
     if found.gaps:

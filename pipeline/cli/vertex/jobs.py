@@ -119,7 +119,6 @@ def watch(session: Session) -> int:
 
 
 def _compile(session: Session) -> Path:
-    """Compile into the session's folder, anew; return the path of the job."""
     # Not imported before the checks: TensorFlow and TFX take seconds.
     from pipeline.vertex.pipelines.compile import compile
 
@@ -136,7 +135,6 @@ def _compile(session: Session) -> Path:
 
 
 def _wait(job: str, cloud: Cloud, session: Session) -> int:
-    """Show a job until it has ended; return the exit code."""
     screen, arguments = session.screen, session.arguments
     try:
         ended = watching.watch(

@@ -216,7 +216,6 @@ def _unknown_types(machines: Machines, endpoint: Endpoint | None, of_dataflow: s
 
 
 def _labels(text: str, problems: list[str]) -> dict[str, str]:
-    """Return the labels in "key=value,key=value"; add what is wrong to ``problems``."""
     items = [item.strip() for item in text.split(",") if item.strip()]
     problems += [f"--labels must be key=value,key=value, got {item!r}" for item in items if "=" not in item]
     pairs = (item.split("=", 1) for item in items if "=" in item)
@@ -225,7 +224,6 @@ def _labels(text: str, problems: list[str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _collected(problems: list[str]) -> Iterator[None]:
-    """Add the lines of a UserError to ``problems`` and go on."""
     try:
         yield
     except UserError as error:

@@ -108,7 +108,6 @@ class RollOut:
             self._smoke_test(new, ALL, others_refuse=False)
 
     def _ask(self, row: int) -> tuple[Any, float]:
-        """Send a row; return the answer or the error, and the seconds it took."""
         started = time.monotonic()
         answer: Any
         try:
@@ -118,7 +117,6 @@ class RollOut:
         return answer, time.monotonic() - started
 
     def _smoke_test(self, new: str, share: int, others_refuse: bool) -> None:
-        """Send real rows until the new version has answered each as in the model check."""
         left = list(range(len(self.rows.instances)))
         if not left:
             self.note("no smoke test: the model check has kept no rows")
@@ -145,7 +143,6 @@ class RollOut:
         raise CanaryFailed(f"the smoke test failed, it has answered only {total - len(left)} of {total} rows")
 
     def _watch(self, new: str, others: Mapping[str, int], share: int, others_refuse: bool) -> None:
-        """Watch errors and latencies for the step's time; raise CanaryFailed when they are past the limits."""
         main = max(others, key=lambda key: others[key])
         since, checked = time.time(), time.monotonic()
         until = time.monotonic() + 60 * self.canary.minutes

@@ -84,7 +84,6 @@ def check(config: PipelineConfig, vertex: Vertex, connect: Callable[[], Cloud]) 
 
 
 def _images_of(vertex: Vertex) -> dict[str, Kind]:
-    """Return the images that a run takes."""
     images: dict[str, Kind] = {vertex.image: "ours"}
     if vertex.machines.tuning and vertex.machines.search_with == "vizier":
         images[vertex.image_as_root] = "ours, as root"
@@ -112,7 +111,6 @@ def _with_images(vertex: Vertex, addresses: Mapping[str, str]) -> Vertex:
 
 
 def _findings(subject: str, run_check: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """Return the findings of a check, and the reason if it could not finish."""
     findings = []
     try:
         for finding in run_check():

@@ -153,7 +153,6 @@ def page_of(job: v1.PipelineJob) -> str | None:
 
 
 def _log_of(task: v1.PipelineTaskDetail) -> str:
-    """Return where the log of a task's container is, as the end of a sentence."""
     container = task.executor_detail.container_detail
     job = container.main_job or container.pre_caching_check_job
     return f"; log: {training_page(job)}" if job else ""
