@@ -23,7 +23,7 @@ from pipeline.cli import command_line
 from pipeline.cli.scratch import scratch_folder
 from pipeline.cli.terminal import redirect_output
 from pipeline.errors import UserError
-from pipeline.packaging.wheels import importable_from
+from pipeline.packaging.user_code import importable_from
 from pipeline.processes import collect_rarely
 from pipeline.settings import checks
 from pipeline.settings.config import PipelineConfig

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from pathlib import Path
 
-from pipeline.costs.bill import CAVEAT, dollars, fee, from_dict
+from pipeline.costs.estimate import CAVEAT, dollars, fee, from_dict
 from pipeline.quality import intervals
 from pipeline.report.blocks import Block, Card, Cards, Facts, Table, Text, between, duration, number
 from pipeline.report.evaluation import CONFIDENCE

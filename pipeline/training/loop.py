@@ -12,9 +12,9 @@ import tensorflow as tf
 from pipeline.errors import first_line
 from pipeline.progress import Progress
 from pipeline.settings.tasks import objective_direction
-from pipeline.training.augmentation import Augment
-from pipeline.training.augmentation import check as check_augmentation
 from pipeline.training.checkpoint import Checkpoints, state_of, variables_of
+from pipeline.training.decoding import Augment
+from pipeline.training.decoding import check as check_augmentation
 from pipeline.training.diagnosis import (
     BETWEEN,
     CALLBACKS,

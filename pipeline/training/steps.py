@@ -12,8 +12,8 @@ import keras
 import tensorflow as tf
 
 from pipeline.settings.training import Training
-from pipeline.training.augmentation import Augment, augmented
 from pipeline.training.backbone import backbone_of
+from pipeline.training.decoding import Augment, augmented
 from pipeline.training.gradients import Gradient, SparseUpdates, accumulated, norm_of, summed, summed_over_replicas
 from pipeline.training.input_pipeline import without_autotune
 from pipeline.training.rows import WORD, Rows

@@ -9,9 +9,9 @@ import tensorflow as tf
 import tensorflow_transform as tft
 
 from pipeline.model.export_format import WEIGHTS
-from pipeline.training.embedding import Embedding
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
+from pipeline.training.gradients import Embedding
 
 logger = logging.getLogger("pipeline.training")
 

@@ -4,8 +4,18 @@ import datetime
 
 import pytest
 
-from pipeline.costs.bill import bill_of, dollars, from_dict, times_of, to_dict
-from pipeline.costs.estimate import FROM_VERTEX, START, Estimate, Times, estimate
+from pipeline.costs.estimate import (
+    FROM_VERTEX,
+    START,
+    Estimate,
+    Times,
+    bill_of,
+    dollars,
+    estimate,
+    from_dict,
+    times_of,
+    to_dict,
+)
 from pipeline.costs.prices import Machine, Price, Prices
 from pipeline.costs.rates import Rate, Rates
 

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from pipeline import training
-from pipeline.training.embedding import hashed
 from pipeline.training.errors import TrainingError
+from pipeline.training.gradients import hashed
 from pipeline.training.input_pipeline import read
 from pipeline.training.loop import Fit
 from pipeline.training.settings import Settings

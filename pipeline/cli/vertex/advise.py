@@ -10,7 +10,7 @@ from pipeline.cli.command_line import SUCCEEDED, pipeline_flags
 from pipeline.cli.vertex.commands import Session
 from pipeline.costs import advice
 from pipeline.costs.advice import Advisor, Answer, Measured, Question
-from pipeline.costs.bill import dollars
+from pipeline.costs.estimate import dollars
 from pipeline.costs.prices import TABLE, Prices, read_prices
 from pipeline.costs.rates import SEARCH, Rates, run_rates
 from pipeline.errors import UserError, WrongArgument

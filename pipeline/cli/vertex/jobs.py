@@ -18,7 +18,6 @@ from pipeline.settings.target import Target
 from pipeline.vertex import UPLOADS
 from pipeline.vertex.cloud import Cloud, LostContact, explaining
 from pipeline.vertex.pipelines import preflight, submit
-from pipeline.vertex.pipelines import schedules as service
 from pipeline.vertex.pipelines import watch as watching
 
 LOST_CONTACT = 4
@@ -84,26 +83,24 @@ def schedule(session: Session) -> int:
     _compile(session)
     with explaining("scheduling"):
         cloud, note = session.connect(), session.screen.note
-        service.create(session.folder, session.vertex, config.name, session.arguments.cron, cloud, note)
+        submit.create_schedule(session.folder, session.vertex, config.name, session.arguments.cron, cloud, note)
     return SUCCEEDED
 
 
 def schedules(session: Session) -> int:
     """List the schedules of the project in the region."""
     with explaining("listing the schedules"):
-        shown = service.list_schedules(session.connect())
+        shown = submit.list_schedules(session.connect())
     vertex = session.vertex
-    session.screen.note(
-        "\n".join(map(service.described, shown)) or f"no schedules in {vertex.project}, {vertex.region}"
-    )
+    session.screen.note("\n".join(map(submit.described, shown)) or f"no schedules in {vertex.project}, {vertex.region}")
     return SUCCEEDED
 
 
-def _change_schedule(session: Session, change: service.Change) -> int:
+def _change_schedule(session: Session, change: submit.Change) -> int:
     name = session.arguments.schedule
     with explaining(f"changing the schedule {name}"):
-        changed = service.change(name, change, session.connect())
-    session.screen.note(service.described(changed) if changed else f"deleted the schedule {name}")
+        changed = submit.change_schedule(name, change, session.connect())
+    session.screen.note(submit.described(changed) if changed else f"deleted the schedule {name}")
     return SUCCEEDED
 
 

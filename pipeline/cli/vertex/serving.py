@@ -5,11 +5,10 @@ from pipeline.cli.vertex.commands import Session
 from pipeline.errors import UserError
 from pipeline.settings.target import Target
 from pipeline.vertex.cloud import explaining
-from pipeline.vertex.endpoints import batch
-from pipeline.vertex.endpoints import rollback as rolling_back
+from pipeline.vertex.endpoints import batch, canary
 from pipeline.vertex.endpoints.endpoint import ServingEndpoint
 from pipeline.vertex.endpoints.registry import DEFAULT, Registry
-from pipeline.vertex.pipelines import schedules
+from pipeline.vertex.pipelines import submit
 
 
 def rollback(session: Session) -> int:
@@ -18,13 +17,13 @@ def rollback(session: Session) -> int:
     cloud, note, dry_run = session.connect(), session.screen.note, session.arguments.dry_run
     serving, registry = ServingEndpoint(cloud, session.vertex.endpoint), Registry(cloud, session.config.name)
     with explaining("the rollback"):
-        plan = rolling_back.plan(serving, registry, session.arguments.version)
+        plan = canary.plan(serving, registry, session.arguments.version)
         note(f"endpoint  {serving.name}\nnow       {plan.now}")
         note("\n".join(f"{'would' if dry_run else 'to do'}     {step}" for step in plan.steps))
         if dry_run:
             note("nothing was changed")
         else:
-            rolling_back.carry_out(serving, registry, plan, note)
+            canary.carry_out(serving, registry, plan, note)
     return SUCCEEDED
 
 
@@ -62,5 +61,5 @@ def monitor(session: Session) -> int:
     monitoring.compile(session.config, target, folder, session.arguments.retrain)
     with explaining("scheduling"):
         name = monitoring.name_of(session.config.name)
-        schedules.create(folder, vertex, name, cron, session.connect(), session.screen.note)
+        submit.create_schedule(folder, vertex, name, cron, session.connect(), session.screen.note)
     return SUCCEEDED

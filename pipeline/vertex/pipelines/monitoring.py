@@ -34,7 +34,7 @@ from pipeline.settings.target import Target
 from pipeline.vertex.cloud import Cloud
 from pipeline.vertex.endpoints.endpoint import ServingEndpoint
 from pipeline.vertex.pipelines.compile import add_task, config_to_json, staged_uploads, write_compiled
-from pipeline.vertex.pipelines.schedules import start_now
+from pipeline.vertex.pipelines.submit import start_now
 
 DAYS = 7
 # Newest requests that are read with their images, some gigabytes.

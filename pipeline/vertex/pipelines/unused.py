@@ -18,7 +18,7 @@ from pipeline.settings.target import Vertex
 from pipeline.vertex.cloud import ENDED_STATES, RETRY, Cloud, first_line
 from pipeline.vertex.endpoints.endpoint import DUE, deployed_id, push_of
 from pipeline.vertex.endpoints.registry import LIVE, PREVIOUS, RUN, Registry, as_label
-from pipeline.vertex.pipelines.schedules import list_schedules
+from pipeline.vertex.pipelines.submit import list_schedules
 from pipeline.vertex.pipelines.watch import pushed_to
 
 GIB = float(1 << 30)

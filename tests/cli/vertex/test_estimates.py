@@ -14,7 +14,7 @@ from pipeline.cli.printing import Terminal
 from pipeline.cli.terminal import Screen
 from pipeline.cli.vertex import estimates
 from pipeline.cli.vertex.commands import Session
-from pipeline.costs.bill import Bill, Line
+from pipeline.costs.estimate import Bill, Line
 from pipeline.runs import watched_jobs
 from pipeline.runs.watched_jobs import WatchedJob
 from pipeline.settings.config import PipelineConfig, Tuning, load_config

@@ -14,7 +14,7 @@ from pipeline.errors import UserError
 from pipeline.quality import predictions, reference
 from pipeline.settings.config import PipelineConfig, load_config
 from pipeline.settings.target import Target
-from pipeline.vertex.pipelines import monitoring, schedules
+from pipeline.vertex.pipelines import monitoring, submit
 from tests.fakes.google_cloud import BUCKET, GoogleCloud
 from tests.serving.test_image_inputs import b64, grey_image
 from tests.vertex.serving import ENDPOINT, Pushes
@@ -94,7 +94,7 @@ def test_a_crossed_limit_fails_the_task_or_starts_the_schedules_job(
     assert "crossed: origin" in capsys.readouterr().out
     with pytest.raises(UserError, match="there is no schedule flights, whose job would be started"):
         run([*compiled_task, "--retrain"], monkeypatch)
-    schedules.create(compiled, vertex, "flights", CRON, cloud, lambda _: None)
+    submit.create_schedule(compiled, vertex, "flights", CRON, cloud, lambda _: None)
     assert run([*compiled_task, "--retrain"], monkeypatch) == 0
     (job,) = there.vertex.pipeline_jobs.values()
     assert job.name in capsys.readouterr().out

@@ -15,7 +15,7 @@ from pipeline.settings.machines import Job
 from pipeline.settings.target import Vertex
 from pipeline.vertex import REHEARSAL_VARIABLE
 from pipeline.vertex.jobs import launch, vizier
-from pipeline.vertex.pipelines import worker_pools
+from pipeline.vertex.pipelines.compile import custom_job
 from tests.e2e.run import ROOT, Run, copy_repository, edit, run, with_few_features
 from tests.preloaded_tasks import preloaded_tasks
 from tests.training.worker import SETTINGS
@@ -132,7 +132,7 @@ def test_vizier_trials_are_jobs_that_report_and_keep_checkpoints_of_their_own(
     setting = {
         "parent": "projects/demo/locations/us-central1",
         "replicas": 2,
-        "job": worker_pools.custom_job(job, vertex, "tuner"),
+        "job": custom_job(job, vertex, "tuner"),
     }
     config = {**SETTINGS, "epochs": 1, "trials": 2, launch.SETTING: setting}
     examples, graph, best, results = (
