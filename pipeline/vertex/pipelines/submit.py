@@ -1,4 +1,4 @@
-"""Upload what a compiled job needs, and submit it, once however often that is repeated while it runs; or schedule it."""
+"""Upload what a compiled job needs, and submit it, once however often that is repeated; or schedule it."""
 
 import base64
 import contextlib
