@@ -14,9 +14,9 @@ from pipeline.settings.gates import AtLeast, Costs
 from pipeline.settings.tasks import ANSWERS, HIGH, LABEL_SET, LOW, task_of
 from pipeline.settings.training import Calibration
 from pipeline.training.decoding import Decoder
-from pipeline.training.ensemble import BATCH, losses_of
+from pipeline.training.ensemble import BATCH, each_row, losses_of
 from pipeline.training.errors import TrainingError
-from pipeline.training.input_pipeline import Split, each_row
+from pipeline.training.input_pipeline import Split
 from pipeline.training.settings import Settings
 
 logger = logging.getLogger("pipeline.training")

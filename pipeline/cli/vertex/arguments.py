@@ -16,7 +16,7 @@ COMMANDS = {
     "rehearse": "rehearse",
     "advise": "advise",
     **dict.fromkeys(("watch", "schedule", "schedules", "pause", "resume", "unschedule"), "jobs"),
-    **dict.fromkeys(("rollback", "batch-predict", "monitor"), "serving"),
+    **dict.fromkeys(("rollback", "batch-predict", "monitor"), "jobs"),
     "costs": "estimates",
 }
 # Commands that need the data and the module file, and take the flags that replace them.

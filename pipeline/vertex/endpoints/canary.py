@@ -13,8 +13,7 @@ from google.cloud import aiplatform_v1 as v1
 
 from pipeline.errors import UserError
 from pipeline.settings.endpoint import Canary
-from pipeline.vertex import termination
-from pipeline.vertex.cloud import FAILURES, PASSING, first_line
+from pipeline.vertex.cloud import FAILURES, PASSING, first_line, raised_on_sigterm
 from pipeline.vertex.endpoints.endpoint import (
     ALL,
     SECONDS_TO_DEPLOY,
@@ -65,7 +64,7 @@ class RollOut:
         before = self.serving.take(self.holder, budget, self.has_ended)
         new = None
         try:
-            with termination.raised(CanaryFailed("the task was ended from outside")):
+            with raised_on_sigterm(CanaryFailed("the task was ended from outside")):
                 for undeployed in self.serving.undeploy_due():
                     self.note(f"undeployed {undeployed}, whose grace period is over")
                 deployed = deployed_id(self.serving.read(), version)

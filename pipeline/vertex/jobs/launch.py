@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from google.cloud import aiplatform_v1
 from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.types import artifact_utils
 from tfx.utils import json_utils, path_utils
@@ -22,7 +23,8 @@ from pipeline import filesystem
 from pipeline.components import trainer, tuner
 from pipeline.components.base import Artifacts
 from pipeline.errors import UserError
-from pipeline.vertex import rehearsing, termination, training_page
+from pipeline.vertex import rehearsing, training_page
+from pipeline.vertex.cloud import Cloud, explaining, poll, raised_on_sigterm
 from pipeline.vertex.jobs import local_jobs
 from pipeline.vertex.jobs.require_gpus import on_gpus
 
@@ -137,10 +139,6 @@ def _run(
 
     Its name is kept in ``folder``: a task that is started again goes on waiting for it.
     """
-    from google.cloud import aiplatform_v1
-
-    from pipeline.vertex.cloud import Cloud, explaining, poll
-
     client = Cloud.connect_to(parent).client(aiplatform_v1.JobServiceClient)
     create, get, cancel = (getattr(client, f"{verb}_{method}") for verb in ("create", "get", "cancel"))
     marker = f"{folder}/name.txt"
@@ -154,7 +152,7 @@ def _run(
     logger.info("Waiting for %s: %s", name, url)
     state = shown = ""
     try:
-        with termination.raised(TaskCancelled("this task was ended, and its job was cancelled")):
+        with raised_on_sigterm(TaskCancelled("this task was ended, and its job was cancelled")):
             for job in poll(lambda: get(name=name), SECONDS_BETWEEN_LOOKS, LONGEST_OUTAGE, logger.warning):
                 state = job.state.name
                 now = ", ".join(filter(None, (state, progress(job))))
