@@ -4,7 +4,7 @@ import dataclasses
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pipeline.costs.estimate import FROM_HERE, FROM_VERTEX, START, Times, estimate
@@ -67,10 +67,6 @@ class Answer:
     spot_dollars: float | None = None  # with the job on spot machines, which tasks never are
     job: bool = True  # or else the task of the Trainer
     missing: tuple[str, ...] = ()  # what is not known, in sentences
-
-    def price(self, spot: bool) -> float | None:
-        """Return the price that counts."""
-        return self.spot_dollars if spot else self.dollars
 
 
 class _Unknown(Exception):
@@ -184,22 +180,6 @@ def label(machines: Machines) -> str:
     short = ((job or task).accelerator or "").removeprefix("NVIDIA_").removeprefix("TESLA_")
     replicas = f"{job.replicas} x " if job and job.replicas > 1 else ""
     return f"{replicas}{name}{f' + {(job or task).accelerators} {short}' if short else ''}"
-
-
-def cheapest(answers: Sequence[Answer], spot: bool, within: float = math.inf) -> Answer | None:
-    """Return the answer with the least price that likely ends within some hours; of equal ones the fastest."""
-    possible = [
-        (price, each.hours[1], place)
-        for place, each in enumerate(answers)
-        if each.hours and each.hours[1] <= within and (price := each.price(spot)) is not None
-    ]
-    return answers[min(possible)[2]] if possible else None
-
-
-def fastest(answers: Sequence[Answer]) -> Answer | None:
-    """Return the answer that likely ends first."""
-    likely = [(each.hours[1], place) for place, each in enumerate(answers) if each.hours]
-    return answers[min(likely)[1]] if likely else None
 
 
 def job_of(text: str, prices: Prices) -> Job:

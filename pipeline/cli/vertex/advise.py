@@ -24,7 +24,7 @@ HEADER = ("machine", "hours (between)", "on demand", "spot")
 
 
 def advise(session: Session) -> int:
-    """Print a line for each choice of machines, and a sentence that recommends one."""
+    """Print a line for each choice of machines."""
     arguments, screen, table = session.arguments, session.screen, session.vertex.machines
     prices = read_prices(find_root() / TABLE)
     try:
@@ -59,8 +59,7 @@ def advise(session: Session) -> int:
     if stale := prices.stale(date.today()):
         screen.warning(stale)
     screen.table(HEADER, [_row(answer) for answer in (here, *answers)])
-    within = arguments.within / 3600 if arguments.within else None
-    screen.note("\n".join(["", _recommendation(answers, arguments.spot, within), *_notes(answers)]))
+    screen.note("\n".join(["", *_notes(answers)]))
     if searches(session.config) and not searching:
         screen.note("The run took the hyperparameters of an earlier search: no search is in these times and prices.")
     return SUCCEEDED
@@ -104,27 +103,11 @@ def _taken(answer: Answer) -> str:
     return f"{likely} ({least} to {most})"
 
 
-def _recommendation(answers: Sequence[Answer], spot: bool, within: float | None) -> str:
-    deadline = f" within {within:g} h" if within else ""
-    found = advice.cheapest(answers, spot, *([within] if within else []))
-    if found:
-        late = " It may take longer." if within and found.hours and found.hours[2] > within else ""
-        tpu = " A TPU needs an image of your own with libtpu: docs/machines.md." if "tpu" in found.machine else ""
-        return f"cheapest{deadline}: {_named(found, spot)}.{late}{tpu}"
-    fastest = advice.fastest(answers)
-    if not fastest:
-        return "No machine has a known time."
-    return f"No machine with a known time and price ends{deadline}. The fastest is {_named(fastest, spot)}."
-
-
-def _named(answer: Answer, spot: bool) -> str:
-    on_spot = " on spot" if spot and answer.job else ""
-    return f"{answer.machine}: {_taken(answer)} h, price{on_spot}: {_amount(answer.price(spot))}"
-
-
 def _notes(answers: Sequence[Answer]) -> list[str]:
+    tpus = ("tpu" in answer.machine and answer.hours for answer in answers)
     missing = dict.fromkeys(sentence for answer in answers for sentence in answer.missing)
     return [
         *(f"unknown: {sentence}" for sentence in missing),
+        *(["A TPU needs an image of your own with libtpu: docs/machines.md."] if any(tpus) else []),
         "Hours and prices are of the whole run, start of the machines included. Other machines: --machine TYPE.",
     ]

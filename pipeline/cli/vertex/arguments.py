@@ -79,14 +79,12 @@ def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> Namespac
     positive = command_line.positive
     advise.add_argument("--rows", type=positive, help="rows of all splits to estimate for (the last run's)")
     advise.add_argument("--epochs", type=positive, help="passes over the train split (the config's)")
-    advise.add_argument("--within", metavar="TIME", type=_seconds, help="deadline, such as 8h or 90m")
     advise.add_argument(
         "--machine",
         metavar="TYPE[+ACCELERATOR[xCOUNT]]",
         action="append",
         help="ask about this one, such as n1-standard-8+NVIDIA_TESLA_T4x2; several times: about several",
     )
-    advise.add_argument("--spot", action="store_true", help="judge by the prices of spot machines")
 
     watch = add("watch", "wait for a job that was submitted before")
     watch.add_argument("job", metavar="JOB", help="id or resource name of the job")
@@ -186,12 +184,3 @@ def _checked(rule: Rule, convert: Callable[[str], Any] = str) -> Callable[[str],
         return value
 
     return read
-
-
-def _seconds(given: str) -> float:
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([mhd])", given.strip())
-    if not found or not float(found[1]):
-        raise ArgumentTypeError(
-            f"must be a number above 0 and m, h or d for minutes, hours or days, such as 90m, 8h or 2d, got {given!r}"
-        )
-    return float(found[1]) * {"m": 60, "h": 3600, "d": 86400}[found[2]]
