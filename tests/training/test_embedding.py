@@ -74,7 +74,7 @@ def both(pattern: str, folder: Path, optimizer: str, numbers: int = SIZE, **sett
     dense = keras.layers.Embedding(SIZE, WIDTH, embeddings_initializer=begin)
     ours = training.embedding(SIZE, WIDTH)
     ours.build()
-    ours.tables[0].assign(begin((SIZE, WIDTH)))
+    ours.table.assign(begin((SIZE, WIDTH)))
     return tuple(
         curve(pattern, folder / name, layer, optimizer, numbers, **settings)[0]
         for name, layer in (("ours", ours), ("dense", dense))
