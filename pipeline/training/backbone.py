@@ -94,13 +94,9 @@ def backbone_of(model: keras.Model) -> Backbone | None:
 def save(model: keras.Model, folder: str) -> None:
     """Write the weights of a model's backbone into the folder of a served model, if it has one."""
     layer = backbone_of(model)
-    if layer is None:
-        return
-    with tempfile.TemporaryDirectory() as scratch:
-        local = os.path.join(scratch, os.path.basename(BACKBONE))
-        layer.network.save_weights(local)
+    if layer is not None:
         tf.io.gfile.makedirs(os.path.dirname(f"{folder}/{BACKBONE}"))
-        tf.io.gfile.copy(local, f"{folder}/{BACKBONE}", overwrite=True)
+        layer.network.save_weights(f"{folder}/{BACKBONE}")  # here or in a bucket
 
 
 def _application(name: str, weights: str | None, image_size: tuple[int, int]) -> keras.Model:
