@@ -11,7 +11,7 @@ from pipeline.costs.estimate import FROM_HERE, FROM_VERTEX, START, Times, estima
 from pipeline.costs.prices import Prices
 from pipeline.costs.rates import SEARCH, Rates
 from pipeline.errors import UserError
-from pipeline.settings.machines import HYPERDISK_ONLY, TASKS, TOPOLOGIES, Disk, Job, Machines, is_tpu
+from pipeline.settings.machines import HYPERDISK_ONLY, TASKS, Disk, Job, Machines, is_tpu
 
 TRAINER, HERE = "Trainer", "this machine"
 # An estimate from less than this share of the rows starts with a warning.
@@ -197,7 +197,7 @@ def job_of(text: str, prices: Prices) -> Job:
         prices.has_host(accelerator)  # raises UserError about an unknown one
         count = int(found[3] or (count if machine.accelerator == accelerator else 1))
     disk: Disk = "hyperdisk-balanced" if re.fullmatch(HYPERDISK_ONLY, machine.name) else "pd-ssd"
-    return Job(machine.name, accelerator, count, TOPOLOGIES.get(machine.name), boot_disk_type=disk)
+    return Job(machine.name, accelerator, count, boot_disk_type=disk)
 
 
 def with_job(machines: Machines, job: Job) -> Machines:

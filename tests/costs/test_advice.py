@@ -188,7 +188,7 @@ def test_every_choice_is_a_job_and_the_machines_of_the_table_are_named_by_what_t
         ("n1-standard-8+NVIDIA_TESLA_T4x4", Job("n1-standard-8", "NVIDIA_TESLA_T4", 4)),
         ("g2-standard-24", Job("g2-standard-24", "NVIDIA_L4", 2)),
         ("g2-standard-24+NVIDIA_L4", Job("g2-standard-24", "NVIDIA_L4", 2)),
-        ("ct5lp-hightpu-4t", Job("ct5lp-hightpu-4t", tpu_topology="2x2")),
+        ("ct5lp-hightpu-4t", Job("ct5lp-hightpu-4t")),
     ],
 )
 def test_a_machine_is_named_with_what_is_added_to_it(prices, text, job):

@@ -27,7 +27,7 @@ from pipeline.graph import create_pipeline
 from pipeline.settings import checks
 from pipeline.settings.checks import ConfigError
 from pipeline.settings.config import Data, PipelineConfig
-from pipeline.settings.machines import Job
+from pipeline.settings.machines import TOPOLOGIES, Job
 from pipeline.settings.repository import in_repository
 from pipeline.settings.target import Target, Vertex
 from pipeline.vertex import ALL_NODES, FIRST_OF_RESOLVER, JOB, JOB_NAME, LAST_OF_RESOLVER, REPORT_TASK, UPLOADS
@@ -238,8 +238,8 @@ def worker_pools(job: Job, image: str) -> list[dict[str, Any]]:
     machine: dict[str, Any] = {"machineType": job.machine_type}
     if job.accelerator:
         machine |= {"acceleratorType": job.accelerator, "acceleratorCount": job.accelerators}
-    if job.tpu_topology:
-        machine["tpuTopology"] = job.tpu_topology
+    if job.machine_type in TOPOLOGIES:
+        machine["tpuTopology"] = TOPOLOGIES[job.machine_type]
     container: dict[str, Any] = {"imageUri": image}
     if job.tpu:
         # pipeline.training looks for it; "local" is the TPU of this host.

@@ -31,7 +31,7 @@ VERTEX = Vertex(
 )
 L4 = Job("g2-standard-8", "NVIDIA_L4", 1)
 TUNING = Machines(tuning=Job(replicas=2))
-TPU = Job("ct5lp-hightpu-4t", tpu_topology="2x2")
+TPU = Job("ct5lp-hightpu-4t")
 
 
 def custom_job(job: Job, command: list[str] | None = None) -> aiplatform_v1.CustomJob:
