@@ -7,9 +7,8 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pipeline.costs.estimate import FROM_HERE, FROM_VERTEX, START, Times, estimate
+from pipeline.costs.estimate import FROM_HERE, FROM_VERTEX, SEARCH, START, Rates, Times, estimate
 from pipeline.costs.prices import Prices
-from pipeline.costs.rates import SEARCH, Rates
 from pipeline.errors import UserError
 from pipeline.settings.machines import HYPERDISK_ONLY, TASKS, Disk, Job, Machines, is_tpu
 

@@ -14,7 +14,9 @@ from pipeline.settings.tasks import objective_direction
 from pipeline.training.checkpoint import Checkpoints, redirect_output, state_of, variables_of
 from pipeline.training.decoding import Augment
 from pipeline.training.decoding import check as check_augmentation
-from pipeline.training.diagnosis import (
+from pipeline.training.ensemble import class_weights_of
+from pipeline.training.errors import NonFiniteLossError, OutOfMemoryError, TrainingError
+from pipeline.training.history import (
     BETWEEN,
     CALLBACKS,
     COMPILING,
@@ -24,13 +26,12 @@ from pipeline.training.diagnosis import (
     SAVING_WITHIN_EPOCHS,
     STEPS,
     SUMMING,
+    Journal,
     Measured,
     Stopwatch,
+    Trace,
     diagnose,
 )
-from pipeline.training.ensemble import class_weights_of
-from pipeline.training.errors import NonFiniteLossError, OutOfMemoryError, TrainingError
-from pipeline.training.history import Journal, Trace
 from pipeline.training.input_pipeline import (
     Split,
     as_training_error,

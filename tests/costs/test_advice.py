@@ -7,9 +7,8 @@ import pytest
 
 from pipeline.costs import advice
 from pipeline.costs.advice import CHOICES, Advisor, Answer, Measured, Question, job_of, with_job
-from pipeline.costs.estimate import START, Times, estimate
+from pipeline.costs.estimate import START, Rates, Times, estimate, run_rates
 from pipeline.costs.prices import Prices, read_prices
-from pipeline.costs.rates import Rates, run_rates
 from pipeline.errors import UserError
 from pipeline.settings.config import load_config
 from pipeline.settings.machines import TASKS, Job, Machines, Resources

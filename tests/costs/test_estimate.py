@@ -8,6 +8,8 @@ from pipeline.costs.estimate import (
     FROM_VERTEX,
     START,
     Estimate,
+    Rate,
+    Rates,
     Times,
     bill_of,
     dollars,
@@ -17,7 +19,6 @@ from pipeline.costs.estimate import (
     to_dict,
 )
 from pipeline.costs.prices import Machine, Price, Prices
-from pipeline.costs.rates import Rate, Rates
 
 NO_START = (0.0, 0.0, 0.0)
 DAY = datetime.date(2026, 1, 1)

@@ -10,9 +10,8 @@ from pipeline.cli.command_line import SUCCEEDED, pipeline_flags
 from pipeline.cli.vertex.commands import Session
 from pipeline.costs import advice
 from pipeline.costs.advice import Advisor, Answer, Measured, Question
-from pipeline.costs.estimate import dollars
+from pipeline.costs.estimate import SEARCH, Rates, dollars, run_rates
 from pipeline.costs.prices import TABLE, Prices, read_prices
-from pipeline.costs.rates import SEARCH, Rates, run_rates
 from pipeline.errors import UserError, WrongArgument
 from pipeline.packaging.user_code import searches
 from pipeline.runs import store

@@ -8,9 +8,21 @@ from typing import TypeVar
 from pipeline.cli.command_line import SUCCEEDED, pipeline_flags
 from pipeline.cli.terminal import Screen
 from pipeline.cli.vertex.commands import Session
-from pipeline.costs.estimate import CAVEAT, Bill, Estimate, Part, Times, dollars, estimate, fee, times_of
+from pipeline.costs.estimate import (
+    CAVEAT,
+    Bill,
+    Estimate,
+    Part,
+    Rate,
+    Rates,
+    Times,
+    dollars,
+    estimate,
+    fee,
+    run_rates,
+    times_of,
+)
 from pipeline.costs.prices import TABLE, Prices, read_prices
-from pipeline.costs.rates import Rate, Rates, run_rates
 from pipeline.errors import UserError
 from pipeline.packaging.user_code import searches
 from pipeline.runs import watched_jobs

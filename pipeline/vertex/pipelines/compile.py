@@ -17,7 +17,7 @@ from tfx.orchestration.pipeline import Pipeline
 from tfx.utils import json_utils, name_utils
 
 from pipeline import filesystem
-from pipeline.costs.rates import Rates
+from pipeline.costs.estimate import Rates
 from pipeline.data import image_dataset
 from pipeline.data.files import Files
 from pipeline.data.location import find_files

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 from google.cloud import aiplatform_v1 as v1
 from google.protobuf import json_format
 
-from pipeline.costs.estimate import Bill, bill_of
-from pipeline.costs.rates import Rates
+from pipeline.costs.estimate import Bill, Rates, bill_of
 from pipeline.runs.watched_jobs import WatchedJob
 from pipeline.settings import checks
 from pipeline.vertex import ALL_NODES, FIRST_OF_RESOLVER, REPORT, REPORT_TASK, node_of, training_page
