@@ -124,13 +124,6 @@ def task_machine(resources: Resources, prices: Prices, region: str) -> str:
     return min(priced, key=lambda name: priced[name])
 
 
-def task_per_hour(resources: Resources, prices: Prices, region: str) -> float:
-    """Return US dollars for an hour of a task with these resources, its disk included."""
-    machine = task_machine(resources, prices, region)
-    price = prices.per_hour(machine, resources.accelerator, resources.accelerators, region=region)
-    return price + prices.disk_per_hour(DISK, DISK_GIB, region=region)
-
-
 def _parts(
     task: str, config: PipelineConfig, vertex: Vertex, prices: Prices
 ) -> Iterator[tuple[str, Callable[[], Rate]]]:
@@ -155,7 +148,8 @@ def _task(task: str, vertex: Vertex, prices: Prices, share: float, best: float) 
     machine = task_machine(resources, prices, region)
     built_in = prices.machine(machine).accelerator
     text = machine if built_in else f"{machine}{_beside(resources.accelerator, resources.accelerators)}"
-    return Rate(task, "task", text, task_per_hour(resources, prices, region), share, best)
+    price = prices.per_hour(machine, resources.accelerator, resources.accelerators, region=region)
+    return Rate(task, "task", text, price + prices.disk_per_hour(DISK, DISK_GIB, region=region), share, best)
 
 
 def _job(task: str, job: Job, region: str, prices: Prices, share: float, best: float) -> Rate:

@@ -114,8 +114,8 @@ unschedule = functools.partial(_change_schedule, change="delete")
 
 def watch(session: Session) -> int:
     """Wait for a job that was submitted before."""
-    cloud = session.connect()
-    return _wait(watching.full_name(session.arguments.job, cloud), cloud, session)
+    cloud, job = session.connect(), session.arguments.job
+    return _wait(job if job.startswith("projects/") else f"{cloud.parent}/pipelineJobs/{job}", cloud, session)
 
 
 def _compile(session: Session) -> Path:

@@ -39,11 +39,6 @@ class TaskLine(NamedTuple):
     detail: str  # why it failed and where its log is
 
 
-def full_name(job: str, cloud: Cloud) -> str:
-    """Return the resource name of a job that is given by its id or its name."""
-    return job if job.startswith("projects/") else f"{cloud.parent}/pipelineJobs/{job}"
-
-
 def watch(
     name: str,
     cloud: Cloud,
