@@ -178,7 +178,7 @@ def one(folder: str, optimizer: str, rows: int, dense: bool) -> dict[str, Any]:
         last = keras.layers.Dense(1, "sigmoid", kernel_initializer=keras.initializers.GlorotUniform(seed=3))
         model = keras.Model(inputs, last(hidden))
         if not dense:
-            layer.tables[0].assign(begin((rows, WIDTH)))
+            layer.table.assign(begin((rows, WIDTH)))
         kind = getattr(keras.optimizers, optimizer)
         model.compile(kind(0.01), "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
     logs = Path(folder) / f"{optimizer}-{rows}-{dense}"

@@ -57,7 +57,7 @@ def look_up(images: Iterable[str], registry: str = REGISTRY) -> list[str]:
     from google.auth.credentials import AnonymousCredentials
 
     from pipeline.vertex.cloud import Cloud
-    from pipeline.vertex.pipelines.container_images import read_image
+    from pipeline.vertex.pipelines.preflight import read_image
 
     nobody = Cloud("none", "none", AnonymousCredentials(), {})
     locked = read()

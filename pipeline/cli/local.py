@@ -98,7 +98,6 @@ def run(config: PipelineConfig, target: Target, output: Path, arguments: argpars
 
 
 def _run(run: LocalRun, target: Target, verbose: bool, take: Callable[[Screen], Sample] | None = None) -> int:
-    """Build the graph and run it, announce the outcome, and write the report; return the exit code."""
     with scratch_folder(), redirect_output(run.log, verbose) as screen, started_ahead(run.expects_work()):
         screen.start(run.config, run.name)
         screen.busy("importing TensorFlow and TFX")

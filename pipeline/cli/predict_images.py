@@ -129,7 +129,6 @@ def first_refused(file: str, kept: Mapping[str, Any], reasons: Sequence[str]) ->
 
 
 def _parts(sizes: Sequence[int]) -> Iterator[slice]:
-    """Yield places of rows that are read together."""
     start, total = 0, 0
     for place, size in enumerate(sizes):
         if place > start and (place - start == ROWS_AT_ONCE or total + size > BYTES_AT_ONCE):
@@ -151,7 +150,6 @@ def _found(folder: str, path: str | None) -> str | BadImage:
 
 
 def _content(found: str | bytes | BadImage, image: Input) -> bytes | BadImage:
-    """Return the image at an address; return any other value unchanged."""
     try:
         return read_file(found, image.limits or Images()) if isinstance(found, str) else found
     except BadImage as error:

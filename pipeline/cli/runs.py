@@ -16,7 +16,7 @@ from pipeline.cli import command_line
 from pipeline.cli.command_line import positive
 from pipeline.cli.printing import Terminal
 from pipeline.cli.terminal import print_table
-from pipeline.costs.bill import dollars
+from pipeline.costs.estimate import dollars
 from pipeline.errors import UserError
 from pipeline.runs import cleaning, store, watched_jobs
 from pipeline.runs.record import flat
@@ -231,7 +231,6 @@ def _data_of(run: Run) -> dict[str, str]:
 
 
 def _data(run: Run) -> str:
-    """Return span and size of the files."""
     size = sum(map(int, re.findall(r"\btotal_bytes:(\d+)", _fingerprint(run))))
     return f"span {run.settings('ExampleGen').get('span', 0)}, {decimal(size)}" if size else "-"
 

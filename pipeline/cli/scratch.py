@@ -39,7 +39,6 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def _is_abandoned(folder: Path) -> bool:
-    """Return whether a folder is one of ours, of a process that is no more."""
     process = re.fullmatch(rf"{PREFIX}(\d{{1,9}})-\w+", folder.name)
     try:
         ours = not folder.is_symlink() and folder.stat().st_uid == os.getuid()

@@ -23,7 +23,7 @@ from pipeline.cli import command_line
 from pipeline.cli.scratch import scratch_folder
 from pipeline.cli.terminal import redirect_output
 from pipeline.errors import UserError
-from pipeline.packaging.wheels import importable_from
+from pipeline.packaging.user_code import importable_from
 from pipeline.processes import collect_rarely
 from pipeline.settings import checks
 from pipeline.settings.config import PipelineConfig
@@ -122,7 +122,6 @@ def _state(arguments: argparse.Namespace, root: Path, config: PipelineConfig) ->
 
 
 def _text(table: pd.DataFrame) -> str:
-    """Return the lines of a table."""
     if table.empty:
         return "  the module file has its own training loop, which records no losses"
     number = "{:.4g}".format
@@ -238,7 +237,6 @@ def _transform(executor: Any, inputs: Artifacts, outputs: Artifacts, properties:
 
 
 def _feature(lists: pa.LargeListArray) -> dict[str, Any]:
-    """Return the type, the statistics and the first rows of a feature."""
     import pandas as pd
 
     values, lengths = lists.flatten().to_pandas(), lists.value_lengths().fill_null(0).to_pandas()

@@ -20,8 +20,8 @@ from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionP
 from tfx.utils import io_utils, path_utils
 
 from pipeline.data import files
-from pipeline.packaging import wheels
 from pipeline.packaging.fingerprints import fingerprint_of
+from pipeline.packaging.user_code import importable
 
 Artifacts = dict[str, list[types.Artifact]]
 
@@ -49,7 +49,7 @@ def user_code(exec_properties: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
     TFX knows other ways to name user code than by a "module_path"; such properties stay as they are.
     """
-    with wheels.importable(exec_properties.get("module_path") or "") as module:
+    with importable(exec_properties.get("module_path") or "") as module:
         yield {**exec_properties, "module_path": module or None}
 
 

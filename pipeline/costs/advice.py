@@ -4,14 +4,13 @@ import dataclasses
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pipeline.costs.estimate import FROM_HERE, FROM_VERTEX, START, Times, estimate
+from pipeline.costs.estimate import FROM_HERE, FROM_VERTEX, SEARCH, START, Rates, Times, estimate
 from pipeline.costs.prices import Prices
-from pipeline.costs.rates import SEARCH, Rates
 from pipeline.errors import UserError
-from pipeline.settings.machines import HYPERDISK_ONLY, TASKS, TOPOLOGIES, Disk, Job, Machines, is_tpu
+from pipeline.settings.machines import HYPERDISK_ONLY, TASKS, Disk, Job, Machines, is_tpu
 
 TRAINER, HERE = "Trainer", "this machine"
 # An estimate from less than this share of the rows starts with a warning.
@@ -67,10 +66,6 @@ class Answer:
     spot_dollars: float | None = None  # with the job on spot machines, which tasks never are
     job: bool = True  # or else the task of the Trainer
     missing: tuple[str, ...] = ()  # what is not known, in sentences
-
-    def price(self, spot: bool) -> float | None:
-        """Return the price that counts."""
-        return self.spot_dollars if spot else self.dollars
 
 
 class _Unknown(Exception):
@@ -134,7 +129,6 @@ class Advisor:
         return job.replicas * machine.cpus, accelerator, job.replicas * count
 
     def _trainer(self, machines: Machines) -> Times:
-        """Return the Trainer's seconds with their interval."""
         here, (cpus, accelerator, count) = self._measured.cores, self._hardware(machines)
         if self._measured.accelerated:
             raise _Unknown("the run trained on an accelerator of this machine, and its type is not recorded")
@@ -172,7 +166,6 @@ class Advisor:
         return least, likely, most
 
     def _dollars(self, trainer: Times, rates: Rates) -> float | None:
-        """Return the price of the whole run as ``check`` estimates it; None where a part has no price."""
         if rates.unpriced:
             return None
         # A step without a time, such as the Pusher of a model that was not blessed, has to get its machine as well.
@@ -188,22 +181,6 @@ def label(machines: Machines) -> str:
     return f"{replicas}{name}{f' + {(job or task).accelerators} {short}' if short else ''}"
 
 
-def cheapest(answers: Sequence[Answer], spot: bool, within: float = math.inf) -> Answer | None:
-    """Return the answer with the least price that likely ends within some hours; of equal ones the fastest."""
-    possible = [
-        (price, each.hours[1], place)
-        for place, each in enumerate(answers)
-        if each.hours and each.hours[1] <= within and (price := each.price(spot)) is not None
-    ]
-    return answers[min(possible)[2]] if possible else None
-
-
-def fastest(answers: Sequence[Answer]) -> Answer | None:
-    """Return the answer that likely ends first."""
-    likely = [(each.hours[1], place) for place, each in enumerate(answers) if each.hours]
-    return answers[min(likely)[1]] if likely else None
-
-
 def job_of(text: str, prices: Prices) -> Job:
     """Return the job on TYPE, TYPE+ACCELERATOR or TYPE+ACCELERATORxCOUNT."""
     found = re.fullmatch(r"([a-z0-9-]+)(?:\+([A-Z0-9_]+?)(?:x([0-9]{1,2}))?)?", text.strip())
@@ -215,10 +192,11 @@ def job_of(text: str, prices: Prices) -> Job:
     machine = prices.machine(found[1])
     accelerator, count = (None, 0) if is_tpu(machine.name) else (machine.accelerator, machine.accelerators)
     if found[2]:
-        accelerator = prices.accelerator(found[2]).name
+        accelerator = found[2]
+        prices.has_host(accelerator)  # raises UserError about an unknown one
         count = int(found[3] or (count if machine.accelerator == accelerator else 1))
     disk: Disk = "hyperdisk-balanced" if re.fullmatch(HYPERDISK_ONLY, machine.name) else "pd-ssd"
-    return Job(machine.name, accelerator, count, TOPOLOGIES.get(machine.name), boot_disk_type=disk)
+    return Job(machine.name, accelerator, count, boot_disk_type=disk)
 
 
 def with_job(machines: Machines, job: Job) -> Machines:

@@ -22,15 +22,7 @@ Use = Literal["training", "prediction"]
 TABLE = "configs/prices.toml"  # in the repository
 DAYS_FRESH = 90
 HOURS_A_MONTH = 730  # as Google's price lists count a month
-REFRESH = "python vertex_runner.py advise --refresh brings it up to date"
-
-
-@dataclass(frozen=True)
-class Accelerator:
-    """One chip, card, or core of a TPU v2 or v3."""
-
-    name: str  # as Vertex AI names it, such as "NVIDIA_TESLA_T4"
-    with_host: bool = False  # the price includes CPUs and memory of the host
+UPDATE = "correct them from cloud.google.com/vertex-ai/pricing, and the date at the top of the file"
 
 
 @dataclass(frozen=True)
@@ -64,7 +56,8 @@ class Prices:
     date: datetime.date
     fees: Mapping[str, float]  # share that Vertex AI adds to Compute Engine's price, by use
     machines: Mapping[str, Machine]
-    accelerators: Mapping[str, Accelerator]
+    # By name in Vertex AI, such as "NVIDIA_TESLA_T4": whether the price includes CPUs and memory of the host.
+    accelerators: Mapping[str, bool]
     # By resource, such as "n1.vcpu" or "NVIDIA_L4", then by region.
     resources: Mapping[str, Mapping[str, Price]] = field(repr=False)
     # By kind of data, then hardware ("vcpu" or an accelerator), then Keras policy.
@@ -80,9 +73,9 @@ class Prices:
         """Return a machine type; the UserError about an unknown one names the nearest."""
         return self._named("machine type", machine_type, self.machines)
 
-    def accelerator(self, name: str) -> Accelerator:
-        """Return an accelerator; the UserError about an unknown one names the nearest."""
-        return self._named("accelerator", name, self.accelerators)
+    def has_host(self, accelerator: str) -> bool:
+        """Return whether an accelerator's price includes its host; an unknown one is a UserError."""
+        return self._named("accelerator", accelerator, self.accelerators)
 
     def per_hour(
         self,
@@ -110,12 +103,11 @@ class Prices:
         machine = self.machine(machine_type)
         if machine.accelerator:
             accelerator, count = machine.accelerator, machine.accelerators
-        chip = self.accelerator(accelerator) if accelerator else None
         price = 0.0
-        if not (chip and chip.with_host):
+        if not (accelerator and self.has_host(accelerator)):
             price = machine.cpus * self.price(f"{machine.family}.vcpu", region, spot=spot)
             price += machine.memory_gib * self.price(f"{machine.family}.gib", region, spot=spot)
-        return price + (count * self.price(chip.name, region, spot=spot) if chip else 0.0)
+        return price + (count * self.price(accelerator, region, spot=spot) if accelerator else 0.0)
 
     def price(self, resource: str, region: str, *, spot: bool = False) -> float:
         """Return the price of a resource without Vertex AI's fee, in the unit of its section in the file."""
@@ -137,7 +129,7 @@ class Prices:
     def stale(self, today: datetime.date) -> str | None:
         """Return a sentence if the prices are older than 90 days, else None."""
         days = (today - self.date).days
-        return f"the prices in {self.path} are {days} days old; {REFRESH}" if days > DAYS_FRESH else None
+        return f"the prices in {self.path} are {days} days old; {UPDATE}" if days > DAYS_FRESH else None
 
     def _named(self, kind: str, name: str, known: Mapping[str, Any]) -> Any:
         if name in known:
@@ -178,16 +170,14 @@ def _parsed(table: Mapping[str, Any], path: str) -> Prices:
         for cpus in values["vcpus"]
     }
     machines |= {name: Machine(name, *values) for name, values in table["types"].items()}
-    accelerators = {name: Accelerator(name, with_host) for name, with_host in table["accelerators"].items()}
     date = table["date"]
     if not isinstance(date, datetime.date) or date > datetime.date.today() + datetime.timedelta(days=1):
         raise ValueError(f"date must be a day such as 2026-09-08 and not in the future, got {date}")
     resources = dict(_resources(table["prices"]))
-    return Prices(date, table["fees"], machines, accelerators, resources, _speeds(table["speeds"]), path)
+    return Prices(date, table["fees"], machines, table["accelerators"], resources, _speeds(table["speeds"]), path)
 
 
 def _speeds(kinds: Mapping[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the speeds of each kind of data, without their sources."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for kind, sections in kinds.items():
         for name, section in sections.items():

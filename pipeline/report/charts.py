@@ -178,7 +178,6 @@ def _svg(
     names: Sequence[str] = (),
     legend: bool = False,
 ) -> Markup:
-    """Return a chart as SVG."""
     # The salt makes the ids of clip paths differ between the charts of a page, and be the same in every run.
     with matplotlib.rc_context({**SETTINGS, "svg.hashsalt": alt}):
         figure = Figure(figsize=size)

@@ -74,7 +74,6 @@ def _anomalies(findings: Sequence[Finding]) -> Block:
 
 
 def _drift(run: FinishedRun) -> list[Block]:
-    """Return the distances of the splits from train, and from the data of the model pushed last."""
     artifact = run.artifact("ExampleValidator", "anomalies")
     if artifact is None:
         return []
@@ -133,7 +132,6 @@ def _histogram(feature: Feature) -> list[tuple[float, float, float]]:
 
 
 def _values(feature: Feature) -> dict[str, float]:
-    """Return the share of the rows by value, the most frequent first."""
     common = feature.string_stats.common_stats
     rows = common.num_missing + common.num_non_missing or 1
     buckets = feature.string_stats.rank_histogram.buckets[:VALUES]

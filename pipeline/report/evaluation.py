@@ -87,7 +87,6 @@ def _ranked(
     format: Callable[[float], str],
     what: str,
 ) -> list[Block]:
-    """Return bars of the first values, each a mean and its error, with a text; the numbers behind them are all."""
     top = dict(list(values.items())[:MOST_FEATURES])
     if len(values) > len(top):
         text += f" The chart has {len(top)} of {len(values):,} {what}."
@@ -173,7 +172,6 @@ def _curves(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
 
 
 def _most_confused(names: Sequence[str], counts: Sequence[Sequence[int]]) -> Table:
-    """Return the most frequently confused pairs of classes, for labels with too many classes for a matrix."""
     pairs = [(count, i, j) for i, row in enumerate(counts) for j, count in enumerate(row) if count and i != j]
     pairs.sort(key=lambda pair: -pair[0])
     rows = [(names[i], names[j], f"{count:,}", f"{sum(counts[i]):,}") for count, i, j in pairs[:MOST_CONFUSED]]

@@ -23,7 +23,6 @@ def write(output: Path, records: Sequence[Record]) -> None:
 
 
 def _trend(records: Sequence[Record]) -> list[Block]:
-    """Return the chart of the last run's main metric over all runs, with the limits of its gate."""
     measured = [record for record in records if record.metrics]
     gate = measured[-1].main_gate if measured else {}
     metric = gate.get("metric", "")
@@ -47,7 +46,6 @@ def _trend(records: Sequence[Record]) -> list[Block]:
 
 
 def _table(records: Sequence[Record], folder: Path) -> Table:
-    """Return a row for each run, the newest first."""
     measured = {name for record in records for name in record.metrics}
     names = [name for name, metric in METRICS.items() if metric.listed and name in measured]
     rows = []

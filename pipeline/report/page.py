@@ -16,7 +16,7 @@ from pipeline.errors import first_line
 from pipeline.packaging.fingerprints import fingerprint_of
 from pipeline.processes import Processes
 from pipeline.progress import Progress
-from pipeline.report import data, evaluation, graph, overview, scoring, thumbnails, training
+from pipeline.report import data, evaluation, overview, scoring, thumbnails, training
 from pipeline.report.blocks import Block, Section, Text, write_page
 from pipeline.report.finished_run import FinishedRun
 
@@ -42,7 +42,7 @@ def write(run: FinishedRun, processes: Processes | None = None) -> Path:
     parts: dict[str, tuple[str, Callable[[], list[Block]]]] = {
         "headline": ("", lambda: overview.headline(run)),
         "verdict": ("Verdict", lambda: overview.verdict(run)),
-        "graph": ("Graph", lambda: graph.graph(run)),
+        "graph": ("Graph", lambda: overview.graph(run)),
         "evaluation": ("Evaluation", lambda: evaluation.evaluation(run, scores)),
         "importance": ("Which features matter", lambda: evaluation.importance(run, scores)),
         "contributions": ("What the answers depend on", lambda: evaluation.contributions(run)),

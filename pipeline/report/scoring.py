@@ -94,7 +94,6 @@ def score(
 
 
 def _numbers(records: Sequence[bytes], name: str) -> np.ndarray:
-    """Return the number that each record has in a feature, [records]."""
     kind = _row(records[0]).features.feature[name].WhichOneof("kind")
     of_feature = tf.io.FixedLenFeature([], tf.float32 if kind == "float_list" else tf.int64)
     return tf.io.parse_example(list(records), {name: of_feature})[name].numpy().astype(float)
@@ -185,7 +184,6 @@ def _ask(signature: Any, records: Sequence[bytes], task: Task) -> np.ndarray:
 
 
 def _most_wrong(task: Task, labels: np.ndarray, answers: np.ndarray) -> list[int]:
-    """Return the places of the rows with the largest error, the same number of each class."""
     if task == "multiclass":
         errors = 1 - answers[np.arange(len(labels)), labels.astype(int)]
     else:
@@ -241,7 +239,6 @@ def _importance(
 
 
 def _only(name: str, row: tf.train.Example) -> bytes:
-    """Return a row with one of its features, serialized; empty where it has no such feature."""
     if name not in row.features.feature:
         return b""
     only = tf.train.Example()
@@ -250,7 +247,6 @@ def _only(name: str, row: tf.train.Example) -> bytes:
 
 
 def _described(row: tf.train.Example, image: str | None) -> dict[str, Any]:
-    """Return the features of a row as text; of an image a thumbnail and its path."""
     if image is None:
         return {"features": _values(row)}
     of_image = row.features.feature.pop(image).bytes_list.value if image in row.features.feature else []
@@ -263,7 +259,6 @@ def _described(row: tf.train.Example, image: str | None) -> dict[str, Any]:
 
 
 def _values(row: tf.train.Example) -> dict[str, str]:
-    """Return the values of a row by feature, as text; "" for none."""
     texts = {}
     for name, feature in row.features.feature.items():
         kind = feature.WhichOneof("kind")

@@ -92,5 +92,4 @@ def _images(files: Sequence[str], image: str, label: str) -> Any:
 
 
 def _values(table: pa.Table, name: str) -> list[Any]:
-    """Return the value of every row, or None."""
     return single_values(table.column(name)).to_pylist() if name in table.column_names else [None] * len(table)

@@ -75,7 +75,6 @@ def training(run: FinishedRun) -> list[Block]:
 
 
 def _time(folder: str) -> list[Block]:
-    """Return the diagnosis of a training and the parts of its time; nothing where it was not measured."""
     if not filesystem.exists(f"{folder}/{DIAGNOSIS_FILE}"):
         return []
     diagnosis = json.loads(_read(folder, DIAGNOSIS_FILE))
@@ -105,5 +104,4 @@ def _read(folder: str, name: str) -> str:
 
 
 def _columns(text: str) -> dict[str, Sequence[float]]:
-    """Return columns by name; an empty cell is NaN."""
     return {str(name): values.tolist() for name, values in pd.read_csv(io.StringIO(text)).astype(float).items()}

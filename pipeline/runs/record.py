@@ -51,7 +51,7 @@ class Record:
     packages: Mapping[str, str] = field(default_factory=dict)  # versions that decide a result, and "lock"
     machine: Mapping[str, str] = field(default_factory=dict)
     artifacts: Sequence[int] = ()  # ids of the outputs of its steps, which distinguish runs with equal metrics
-    cost: Mapping[str, Any] = field(default_factory=dict)  # on Vertex AI, as ``costs.bill.to_dict`` writes it
+    cost: Mapping[str, Any] = field(default_factory=dict)  # on Vertex AI, as ``costs.estimate.to_dict`` writes it
 
     @property
     def main_gate(self) -> Mapping[str, Any]:

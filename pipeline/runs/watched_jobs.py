@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline import filesystem
-from pipeline.costs.bill import Bill, from_dict, to_dict
+from pipeline.costs.estimate import Bill, from_dict, to_dict
 
 FOLDER = "vertex/jobs"  # below the output folder of a pipeline
 

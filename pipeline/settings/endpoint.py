@@ -7,20 +7,13 @@ from typing import Annotated
 from pipeline.settings.checks import ConfigError, Count, NotNegative, Share, check_settings, number, text, whole
 from pipeline.settings.machines import MachineType, ServiceAccount, check_accelerator, is_tpu
 
-# Names for images without an address: the image of the pipeline's tasks, and Google's TensorFlow image.
-PIPELINE_IMAGE, PREBUILT_IMAGE = "pipeline", "prebuilt"
+PIPELINE_IMAGE = "pipeline"  # the image of the pipeline's tasks
 Percent = Annotated[int, whole(1, 100, "percent")]
 Ratio = Annotated[float, number("a number of 1 or more", lambda value: value >= 1)]
 # Requests carry an access token.
 Address = Annotated[str, text("the address that leads to the endpoint over TLS, https://HOST", r"https://[^/\s]+")]
 IMAGE_NAME = r"(?!\w+://)[^/\s]+/.*\S[:@]\S+"  # HOST/PATH:TAG; no https:// before it
-ServingImage = Annotated[
-    str,
-    text(
-        '"pipeline", "prebuilt" or an image with its tag or digest',
-        rf"{PIPELINE_IMAGE}|{PREBUILT_IMAGE}|{IMAGE_NAME}",
-    ),
-]
+ServingImage = Annotated[str, text('"pipeline" or an image with its tag or digest', rf"{PIPELINE_IMAGE}|{IMAGE_NAME}")]
 RESOURCE_NAME = r"projects/[^/]+/locations/[^/]+/endpoints/[a-z0-9-]+"
 
 
@@ -78,11 +71,10 @@ class Endpoint:
         max_replicas: Most machines for a version.
         cpu_target: Percent of the CPUs above which a replica is added.
         accelerator_target: Percent of the accelerators' use above which a replica is added.
-        image: "pipeline": the image of the tasks, running ``pipeline serve``. "prebuilt": Google's image for the
-            TensorFlow that trained the model, if there is one. Or the address of an image that keeps to
+        image: "pipeline": the image of the tasks, running ``pipeline serve``. Or the address of an image that keeps to
             cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements
         service_account: E-mail address that the model's containers run as, here and in batch jobs; None: an account of
-            Vertex AI's that may read the model only, as the first two images need.
+            Vertex AI's that may read the model only, as "pipeline" needs.
         log_to: Table "bq://project.dataset.table" for requests and answers; None: they are not logged.
         log_share: Share of the requests that is logged.
         private_to: Projects that may reach the endpoint, by Private Service Connect; empty: it is public.
@@ -126,7 +118,7 @@ class Endpoint:
         check_settings("endpoint.", self)
         if is_tpu(self.machine_type):
             raise ConfigError(
-                f"endpoint.machine_type is {self.machine_type!r}: neither image of the server has libtpu, so that the "
+                f"endpoint.machine_type is {self.machine_type!r}: the image of the server has no libtpu, so that the "
                 "model would answer on the CPUs of a TPU host; take a machine such as n2-standard-4, or one with GPUs"
             )
         check_accelerator(self.machine_type, self.accelerator, self.accelerators)

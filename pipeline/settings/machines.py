@@ -45,7 +45,7 @@ ACCELERATORS: dict[str, dict[str, tuple[int, ...]]] = {
 # Machines that boot from no Persistent Disk (DiskSpec.boot_disk_type; cloud.google.com/compute/docs/gpus).
 HYPERDISK_ONLY = r"a3-ultragpu-8g|a4-highgpu-8g"
 TPU_HOST = r"ct\w+-\w+-\dt"
-# The only topology of the chips of one host (cloud.google.com/vertex-ai/docs/training/configure-compute#tpu).
+# The one topology that the chips of a host have (cloud.google.com/vertex-ai/docs/training/configure-compute#tpu).
 TOPOLOGIES = {"ct5lp-hightpu-1t": "1x1", "ct5lp-hightpu-4t": "2x2", "ct5lp-hightpu-8t": "2x4"}
 GPU_COUNTS = (1, 2, 4, 8, 16)
 Disk = Literal["pd-ssd", "pd-standard", "hyperdisk-balanced"]
@@ -98,7 +98,6 @@ class Job:
         machine_type: Machine type of every replica.
         accelerator: Accelerator of every replica, such as "NVIDIA_L4"; None: none. The type of a TPU host implies it.
         accelerators: Number of accelerators per replica.
-        tpu_topology: How the chips of a TPU host are connected, such as "2x2".
         replicas: Number of processes, including the chief, that train together or search in parallel.
         reduction_servers: Machines without accelerators that add up the gradients of GPU replicas:
             cloud.google.com/vertex-ai/docs/training/distributed-training
@@ -114,7 +113,6 @@ class Job:
     machine_type: MachineType = "n1-standard-8"
     accelerator: str | None = None
     accelerators: int = 0
-    tpu_topology: str | None = None
     replicas: Annotated[int, whole(1, 1000)] = 1
     reduction_servers: Annotated[int, whole(0, 1000)] = 0
     reduction_machine_type: MachineType = "n1-highcpu-16"
@@ -132,16 +130,6 @@ class Job:
             raise ConfigError(
                 f"machine_type is {self.machine_type!r}: TensorFlow trains on TPU v5e and older on Vertex AI, not from "
                 f"v6e on (cloud.google.com/vertex-ai/docs/training/training-with-tpu-vm); take {', '.join(TOPOLOGIES)}"
-            )
-        if bool(self.tpu_topology) != bool(re.fullmatch(TPU_HOST, self.machine_type)):
-            raise ConfigError(
-                f"tpu_topology is {self.tpu_topology!r} with machine_type {self.machine_type!r}: a TPU host such as "
-                'ct5lp-hightpu-4t needs one, such as "2x2", and no other machine takes one'
-            )
-        if self.tpu_topology and self.tpu_topology != TOPOLOGIES[self.machine_type]:
-            raise ConfigError(
-                f"tpu_topology is {self.tpu_topology!r}: the chips of one {self.machine_type} are "
-                f"{TOPOLOGIES[self.machine_type]!r}"
             )
         if self.tpu and self.replicas > 1:
             raise ConfigError(

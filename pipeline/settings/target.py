@@ -290,7 +290,6 @@ def only_run_in(output: Path) -> Iterator[None]:
 
 
 def _check_place(path: Path, is_folder: bool) -> None:
-    """Raise a UserError if a run cannot write its folder or file there."""
     if not path.exists():
         return
     if path.is_dir() != is_folder:

@@ -12,8 +12,8 @@ no TFX orchestration, no Google Cloud.
 
 from pipeline.training.backbone import backbone
 from pipeline.training.decoding import decode_image
-from pipeline.training.embedding import embedding
 from pipeline.training.features import Features
+from pipeline.training.gradients import Embedding as embedding
 from pipeline.training.run import BuildModel, run
 from pipeline.training.tuning import tune
 

@@ -116,3 +116,14 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, list):
         return all(_is_plain(item) for item in value)
     return value is None or isinstance(value, (bool, int, float, np.ndarray, np.number))
+
+
+def redirect_output(callbacks: Sequence[Any], folder: str) -> None:
+    """Make the callbacks of a worker that is not the chief write to a folder that is deleted."""
+    for callback in callbacks:
+        if isinstance(callback, keras.callbacks.TensorBoard):
+            callback.log_dir = folder
+        elif isinstance(callback, keras.callbacks.ModelCheckpoint):
+            callback.filepath = f"{folder}/{callback.filepath.rsplit('/', 1)[-1]}"
+        elif isinstance(callback, keras.callbacks.CSVLogger):
+            callback.filename = f"{folder}/log.csv"

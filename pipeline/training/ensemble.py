@@ -8,7 +8,7 @@ import hashlib
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 import keras
@@ -20,8 +20,9 @@ from pipeline.training.control_groups import usable_cores
 from pipeline.training.decoding import Decoder
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
-from pipeline.training.input_pipeline import Split, balanced, each_row
+from pipeline.training.input_pipeline import Split, evaluation_steps
 from pipeline.training.settings import Settings
+from pipeline.training.strategy import Part
 from pipeline.training.trees import Columns, Trees
 
 logger = logging.getLogger("pipeline.training")
@@ -98,6 +99,36 @@ def answering(
     if weight in (0, 1):
         return trees if weight else network
     return lambda features: weight * trees(features) + (1 - weight) * tf.cast(network(features), tf.float32)
+
+
+def each_row(
+    split: Split, batch_size: int, every: int = 1
+) -> Iterator[tuple[Mapping[str, tf.Tensor], np.ndarray, np.ndarray | None]]:
+    """Yield every ``every``-th row of a split: features by name, [rows, ...], and labels and any weights, [rows].
+
+    The split is read by this process alone.
+    """
+    for packed in split.evaluation(batch_size, Part()).take(evaluation_steps(split.examples, batch_size, 1)):
+        batch = split.rows.unpack(split.rows.pick(packed)[::every])
+        features, label, weight = keras.utils.unpack_x_y_sample_weight(batch)
+        yield features, label.numpy().ravel(), None if weight is None else weight.numpy().astype(np.float64)
+
+
+def class_weights_of(split: Split, classes: int) -> np.ndarray:
+    """Return ``balanced`` for all rows of a split."""
+    sums = np.zeros(classes)
+    for _, labels, weights in each_row(split, BATCH):
+        sums += np.bincount(labels.astype(int), weights, classes)
+    return balanced(sums)
+
+
+def balanced(rows: np.ndarray) -> np.ndarray:
+    """Return scikit-learn's "balanced" weights of classes, float64, from their rows or sums of weights, [classes].
+
+    With these each class counts the same (King and Zeng 2001, "Logistic Regression in Rare Events Data"), and their
+    mean over the rows is 1. A class without any row has the weight 1.
+    """
+    return np.divide(rows.sum(), len(rows) * rows, out=np.ones(len(rows)), where=rows > 0)
 
 
 def bytes_to_fit(features: Features, rows: int) -> int:

@@ -11,10 +11,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_transform as tft
 from tensorflow_metadata.proto.v0 import schema_pb2
-from tensorflow_serving.apis import model_pb2, predict_pb2, prediction_log_pb2
 from tensorflow_transform.saved.saved_transform_io_v2 import SavedModelLoader
 
-from pipeline.errors import first_line
 from pipeline.model.export_format import (
     CLASSES,
     EXAMPLES_INPUT,
@@ -43,9 +41,6 @@ Answer: TypeAlias = Callable[[dict[str, Any]], dict[str, tf.Tensor]]
 KINDS = {tf.string: "text", tf.int64: "integers", tf.float32: "floats"}
 # The trained model's answers for the first ROWS rows of eval: float32 values in the order of the rows in their files.
 PREDICTIONS, ROWS = "predictions_of_eval.float32", 1_000
-# Requests that TensorFlow Serving answers itself before it takes others, and their numbers of rows
-# (tensorflow.org/tfx/serving/saved_model_warmup).
-WARMUP_REQUESTS, WARMUP_SIZES = "assets.extra/tf_serving_warmup_requests", (1, 16)
 
 
 def export(
@@ -132,22 +127,16 @@ def export(
         return answers_all(tf.io.parse_example(examples, raw_spec))
 
     signatures = {ROWS_SIGNATURE: answer_rows, EXAMPLES_SIGNATURE: answer_examples}
-    requests: dict[str, tf.Tensor] = {}
     if len(background) > 1 and not images and not decoder.decodes:
         read = _read_by(loader, raw_spec)
         parsed = tf.io.parse_example(affordable(background, len(read)), raw_spec)
         rows = {plain[name]: _as_row(value, row_inputs[plain[name]]) for name, value in parsed.items()}
         columns, output = {plain[name]: name for name in sorted(raw_spec)}, ANSWERS[task_of(len(answers.classes))]
-        known = {plain[name] for name in read}
-        server.explainer = Explainer(answer_rows, output, rows, columns, known)
+        server.explainer = Explainer(answer_rows, output, rows, columns, {plain[name] for name in read})
         signatures[EXPLAIN_SIGNATURE] = tf.function(server.explainer, input_signature=[row_inputs], autograph=False)
-        # No values of the training data except those that the explanations contain already.
-        requests = {name: value if name in known else tf.zeros_like(value) for name, value in rows.items()}
     # Traced once: to save a function that is not concrete, TensorFlow traces it again.
     traced = {name: function.get_concrete_function() for name, function in signatures.items()}
     tf.saved_model.save(server, folder, signatures=traced)
-    if requests:
-        _write_warmup(folder, answer_rows, requests)
     _describe(folder, raw_spec, plain, schema, answers, images)
 
 
@@ -184,24 +173,6 @@ def _computing(model: keras.Model) -> list[keras.layers.Layer]:
 def not_served(schema: schema_pb2.Schema, label: str) -> set[str]:
     """Return the raw features that a request lacks: the label, and those that the schema keeps out of serving."""
     return {label, *(feature.name for feature in schema.feature if SERVING in feature.not_in_environment)}
-
-
-def _write_warmup(folder: str, answer_rows: Callable[[dict[str, tf.Tensor]], Any], rows: dict[str, tf.Tensor]) -> None:
-    """Write requests of the first rows, unless the model fails at them: a server does not load a model that does."""
-    try:
-        answer_rows(rows)
-    except tf.errors.OpError as error:  # some of the columns are made up
-        logger.warning("No requests to warm TensorFlow Serving up: the model fails at one. %s", first_line(error))
-        return
-    tf.io.gfile.makedirs(f"{folder}/{WARMUP_REQUESTS.rpartition('/')[0]}")
-    with tf.io.TFRecordWriter(f"{folder}/{WARMUP_REQUESTS}") as writer:
-        for size in WARMUP_SIZES:
-            request = predict_pb2.PredictRequest(
-                model_spec=model_pb2.ModelSpec(signature_name=ROWS_SIGNATURE),
-                inputs={name: tf.make_tensor_proto(value[:size]) for name, value in rows.items()},
-            )
-            log = prediction_log_pb2.PredictionLog(predict_log=prediction_log_pb2.PredictLog(request=request))
-            writer.write(log.SerializeToString())
 
 
 def _read_by(loader: SavedModelLoader, names: Iterable[str]) -> set[str]:
@@ -261,7 +232,6 @@ def _in_parts(answer: Answer, at_once: int) -> Answer:
 
 
 def _rows_from(value: tf.Tensor | tf.SparseTensor, start: tf.Tensor, count: int) -> tf.Tensor | tf.SparseTensor:
-    """Return some rows of a batch, [count or fewer, ...]."""
     if isinstance(value, tf.SparseTensor):
         size = tf.concat([[count], value.dense_shape[1:]], axis=0)
         return tf.sparse.slice(value, tf.concat([[start], tf.zeros_like(value.dense_shape[1:])], axis=0), size)
@@ -304,7 +274,6 @@ def _as_parsed(rows: Mapping[str, tf.Tensor], raw_spec: Mapping[str, Any]) -> di
 
 
 def _is_present(value: tf.Tensor) -> tf.Tensor:
-    """Return what is not written as missing."""
     return value != "" if value.dtype == tf.string else ~tf.math.is_nan(value)
 
 

@@ -1,7 +1,7 @@
 """Gradients of a step: computed in parts, summed over replicas, and of embedding tables only the rows of a batch."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import keras
 import tensorflow as tf
@@ -236,3 +236,97 @@ class _Rows:
 
     def write(self) -> None:
         self._variable.scatter_update(tf.IndexedSlices(self._rows, self._places))
+
+
+Placement = Literal["table", "hashed"]
+
+# An odd number near 2^64 divided by the golden ratio: the upper bits of its multiples are spread evenly (Knuth, The Art
+# of Computer Programming, volume 3, 6.4).
+_SPREAD = 0x9E3779B97F4A7C15 - (1 << 64)
+
+
+class Embedding(keras.layers.Layer):
+    """Map whole numbers from 0 to below ``size``, [...], to float32 [..., width].
+
+    As ``keras.layers.Embedding``, with two differences: gradients stay sparse, with the rows of a batch alone, and the
+    optimizer changes those rows and what it keeps of them, and no others. Optimizers that go on moving a weight whose
+    gradient is 0 (Adam, momentum) therefore leave the rows alone that a batch does not name, as TensorFlow Addons'
+    LazyAdam does; weight decay leaves the layer alone.
+
+    Args:
+        size: How many different numbers there are.
+        width: Of the vector of a number.
+        placement: "table": a row for each number. "hashed": ``megabytes`` of rows, which numbers that meet by chance
+            share (Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask Learning").
+        megabytes: Of 10^6 bytes, of the weights in float32, for "hashed". The optimizer keeps one (Adagrad, momentum)
+            or two (Adam) more of the same size while it trains.
+        mask_zero: The number 0 is padding, for the layers behind.
+        settings: Of any layer.
+
+    Raises:
+        TrainingError: size or width is not positive, or ``megabytes`` are too few or not wanted.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        width: int,
+        placement: Placement = "table",
+        *,
+        megabytes: float | None = None,
+        mask_zero: bool = False,
+        **settings: Any,
+    ):
+        super().__init__(**settings)
+        if size < 1 or width < 1:
+            raise TrainingError(f"training.embedding({size}, {width}): size and width are whole numbers from 1 on")
+        if placement not in get_args(Placement):
+            raise TrainingError(
+                f"training.embedding has no placement {placement!r}; expected one of {', '.join(get_args(Placement))}"
+            )
+        has_all_rows = placement == "table"
+        if has_all_rows != (megabytes is None):
+            needs = "has a row for each number and takes no megabytes" if has_all_rows else "needs megabytes=…"
+            raise TrainingError(f'training.embedding(placement="{placement}") {needs}')
+        self.size, self.width, self.placement, self.megabytes = size, width, placement, megabytes
+        self.rows = size if megabytes is None else min(size, int(megabytes * 1e6) // (4 * width))
+        self.mask_zero = self.supports_masking = mask_zero
+        if not self.rows:
+            raise TrainingError(
+                f"training.embedding({size:,}, {width}): no row fits into {megabytes:g} megabytes; at least "
+                f"{4 * width / 1e6:.3g} are needed"
+            )
+
+    def build(self, input_shape: Any = None) -> None:
+        """Create the table."""
+        # Not cast to float16 as a whole, only the rows that are looked up.
+        begin = keras.initializers.RandomUniform(-0.05, 0.05)
+        self.table = self.add_weight((self.rows, self.width), begin, name="embeddings", autocast=False)
+        self.table.changes_by_rows = True  # for SparseUpdates
+
+    def call(self, numbers: Any) -> Any:
+        """Return the vectors of numbers."""
+        numbers = tf.cast(numbers, tf.int64)
+        places = hashed(numbers) % self.rows if self.rows < self.size else numbers
+        # Gathered from the variable itself. Keras' own operations read all of it first, which keeps gradients sparse,
+        # but copies the table in every step as soon as single rows of it are written.
+        return tf.cast(tf.nn.embedding_lookup(self.table.value, places), self.compute_dtype)
+
+    def compute_mask(self, numbers: Any, mask: Any = None) -> Any:
+        """Say which numbers are not padding."""
+        return keras.ops.not_equal(numbers, 0) if self.mask_zero else None
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """Return the shape of the vectors."""
+        return (*input_shape, self.width)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
+        names = ("size", "width", "placement", "megabytes", "mask_zero")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+def hashed(numbers: tf.Tensor) -> tf.Tensor:
+    """Return numbers that follow no order, not negative, for int64 numbers."""
+    mixed = numbers * tf.constant(_SPREAD, tf.int64)  # overflows, as it is meant to
+    return tf.abs(mixed // (1 << 20))

@@ -14,11 +14,10 @@ import math
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeAlias, Union
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -145,36 +144,6 @@ def steps_per_epoch(examples: int, batch_size: int, replicas: int) -> int:
 def evaluation_steps(examples: int, batch_size: int, replicas: int) -> int:
     """Return the steps of one evaluation."""
     return math.ceil(examples / (batch_size * replicas))
-
-
-def each_row(
-    split: Split, batch_size: int, every: int = 1
-) -> Iterator[tuple[Mapping[str, tf.Tensor], np.ndarray, np.ndarray | None]]:
-    """Yield every ``every``-th row of a split: features by name, [rows, ...], and labels and any weights, [rows].
-
-    The split is read by this process alone.
-    """
-    for packed in split.evaluation(batch_size, Part()).take(evaluation_steps(split.examples, batch_size, 1)):
-        batch = split.rows.unpack(split.rows.pick(packed)[::every])
-        features, label, weight = keras.utils.unpack_x_y_sample_weight(batch)
-        yield features, label.numpy().ravel(), None if weight is None else weight.numpy().astype(np.float64)
-
-
-def class_weights_of(split: Split, classes: int) -> np.ndarray:
-    """Return ``balanced`` for all rows of a split."""
-    sums = np.zeros(classes)
-    for _, labels, weights in each_row(split, 4 * BLOCK):
-        sums += np.bincount(labels.astype(int), weights, classes)
-    return balanced(sums)
-
-
-def balanced(rows: np.ndarray) -> np.ndarray:
-    """Return scikit-learn's "balanced" weights of classes, float64, from their rows or sums of weights, [classes].
-
-    With these each class counts the same (King and Zeng 2001, "Logistic Regression in Rare Events Data"), and their
-    mean over the rows is 1. A class without any row has the weight 1.
-    """
-    return np.divide(rows.sum(), len(rows) * rows, out=np.ones(len(rows)), where=rows > 0)
 
 
 def _evaluation_batch_sizes(examples: int, batch_size: int, replicas: int, same_size: bool) -> np.ndarray:
@@ -345,7 +314,6 @@ def _deal_out(files: Sequence[str], examples: Sequence[int], workers: int) -> li
 
 
 def _examples_in(files: list[str], block: int) -> list[int]:
-    """Return the number of examples in each file."""
     kind = "GZIP" if _gzipped(files) else ""
 
     @tf.autograph.experimental.do_not_convert

@@ -4,7 +4,6 @@ import logging
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -12,10 +11,12 @@ import tensorflow as tf
 from pipeline.errors import first_line
 from pipeline.progress import Progress
 from pipeline.settings.tasks import objective_direction
-from pipeline.training.augmentation import Augment
-from pipeline.training.augmentation import check as check_augmentation
-from pipeline.training.checkpoint import Checkpoints, state_of, variables_of
-from pipeline.training.diagnosis import (
+from pipeline.training.checkpoint import Checkpoints, redirect_output, state_of, variables_of
+from pipeline.training.decoding import Augment
+from pipeline.training.decoding import check as check_augmentation
+from pipeline.training.ensemble import class_weights_of
+from pipeline.training.errors import NonFiniteLossError, OutOfMemoryError, TrainingError
+from pipeline.training.history import (
     BETWEEN,
     CALLBACKS,
     COMPILING,
@@ -25,21 +26,20 @@ from pipeline.training.diagnosis import (
     SAVING_WITHIN_EPOCHS,
     STEPS,
     SUMMING,
+    Journal,
     Measured,
     Stopwatch,
+    Trace,
     diagnose,
 )
-from pipeline.training.errors import NonFiniteLossError, OutOfMemoryError, TrainingError
-from pipeline.training.history import Journal, Trace
 from pipeline.training.input_pipeline import (
     Split,
     as_training_error,
-    class_weights_of,
     evaluation_steps,
     steps_per_epoch,
 )
 from pipeline.training.settings import Settings
-from pipeline.training.steps import Steps
+from pipeline.training.steps import Steps, check_model
 from pipeline.training.strategy import Distribution, warn_of_slow_worker
 
 logger = logging.getLogger("pipeline.training")
@@ -132,7 +132,7 @@ class Fit:
             self.callbacks.append(keras.callbacks.TensorBoard(tensorboard))
         if not chief:
             self._scratch = tempfile.TemporaryDirectory()
-            _redirect_output(self.callbacks, self._scratch.name)
+            redirect_output(self.callbacks, self._scratch.name)
         self.checkpoints = (
             Checkpoints(checkpoints, [*variables_of(model), self.steps.done], distribution) if checkpoints else None
         )
@@ -187,9 +187,8 @@ class Fit:
         return {name: [epoch[name] for epoch in self.journal.epochs if name in epoch] for name in names}
 
     def _compile(self, augment: Augment | None) -> None:
-        """Create the model's variables and compile its training step."""
         rows, batch = self.train.rows, self.train.rows.batch_spec(self.batch_size)
-        _check_model(self.model, weighted=rows.weight is not None)
+        check_model(self.model, weighted=rows.weight is not None)
         with self.distribution.strategy.scope():
             self.model._symbolic_build(data_batch=batch)
             if not self.model.optimizer.built:
@@ -210,7 +209,6 @@ class Fit:
             self.steps.trace_evaluation()
 
     def _feed(self) -> None:
-        """Start the batches at the current step."""
         with self.stopwatch.measure(LOADING):
             self.steps.feed(self.train.training(self.batch_size, self.part, self.seed, int(self.steps.done)))
 
@@ -237,13 +235,10 @@ class Fit:
                 self._save()
 
     def _report_progress(self, step: int, loss: float) -> None:
-        """Report step, metrics, speed, and the time left if the training is not stopped early."""
         now = time.monotonic()
         began, from_step = self.began = self.began or (now, step)
-        text = (
-            f"epoch {self.epoch + 1} of {self.settings.epochs}, step {step - self.epoch * self.steps_per_epoch:,} of "
-        )
-        text += f"{self.steps_per_epoch:,}, loss {loss:.4f}"
+        of_epoch = f"{step - self.epoch * self.steps_per_epoch:,} of {self.steps_per_epoch:,}"
+        text = f"epoch {self.epoch + 1} of {self.settings.epochs}, step {of_epoch}, loss {loss:.4f}"
         # Several workers exchange messages to read a metric, all at the same step; each has its own clock.
         if self.distribution.workers == 1:
             text += "".join(f", {name} {value:.4f}" for name, value in self.steps.metrics().items())
@@ -312,7 +307,6 @@ class Fit:
         )
 
     def _end_of_epoch(self) -> dict[str, float]:
-        """Return the metrics of the epoch: on the train split, on the eval split, learning rate and throughput."""
         steps = [row for row in self.journal.steps if row[1] == self.epoch]
         metrics = {"loss": sum(row[2] for row in steps) / len(steps), **self.steps.metrics()}
         evaluated = self._evaluate_split()
@@ -339,7 +333,6 @@ class Fit:
         return dict(metrics)
 
     def _evaluate_split(self) -> dict[str, float]:
-        """Return loss and metrics on the eval split."""
         measure = self.stopwatch.measure
         with measure(LOADING):  # now and not earlier: this split is loaded after the train split
             self._set_evaluation_data()
@@ -374,7 +367,6 @@ class Fit:
             )
 
     def _restore(self) -> None:
-        """Resume from the checkpoint, if there is one."""
         state = self.checkpoints.restore() if self.checkpoints else None
         if self.checkpoints is None or state is None:
             return
@@ -393,7 +385,6 @@ class Fit:
         logger.warning("Going on at step %d of epoch %d, from the checkpoint in %s.", *where)
 
     def _fit_batch_to_the_data(self) -> None:
-        """Lower a batch size that is larger than the data."""
         examples, replicas = self.train.examples, self.part.replicas
         if examples < replicas:
             raise TrainingError(
@@ -407,29 +398,3 @@ class Fit:
             )
             self.batch_size = fitting
             self.steps.split_further(1)
-
-
-def _check_model(model: keras.Model, weighted: bool) -> None:
-    """Raise a TrainingError unless ``build_model`` returned a compiled model, without metrics that ignore weights."""
-    if not isinstance(model, keras.Model):
-        raise TrainingError(f"build_model returns {type(model).__name__}, expected a compiled keras.Model; return it")
-    if not model.compiled:
-        raise TrainingError(
-            "build_model returns a model that is not compiled; call model.compile(optimizer, loss, ...)"
-        )
-    if weighted and model.get_compile_config().get("metrics"):
-        raise TrainingError(
-            "label.weight names a column, and Keras does not weigh what build_model compiles as metrics=[...]; compile "
-            "them as weighted_metrics=[...]"
-        )
-
-
-def _redirect_output(callbacks: Sequence[Any], folder: str) -> None:
-    """Make the callbacks of a worker that is not the chief write to a folder that is deleted."""
-    for callback in callbacks:
-        if isinstance(callback, keras.callbacks.TensorBoard):
-            callback.log_dir = folder
-        elif isinstance(callback, keras.callbacks.ModelCheckpoint):
-            callback.filepath = f"{folder}/{callback.filepath.rsplit('/', 1)[-1]}"
-        elif isinstance(callback, keras.callbacks.CSVLogger):
-            callback.filename = f"{folder}/log.csv"

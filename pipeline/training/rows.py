@@ -120,11 +120,9 @@ class Rows:
         )
 
     def _width(self, name: str) -> int:
-        """Return the number of values of a feature in an example."""
         return math.prod(self.spec[name].shape)
 
     def _words(self, name: str) -> int:
-        """Return the number of words of a feature in an example."""
         return math.ceil(self._width(name) * BYTES[self.spec[name].dtype] / WORD.size)
 
     def _filled_up(self, name: str, values: tf.Tensor) -> tf.Tensor:

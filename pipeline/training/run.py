@@ -19,11 +19,11 @@ from tensorflow_transform.saved.saved_transform_io_v2 import SavedModelLoader
 
 from pipeline.model import background
 from pipeline.training import answers, strategy
-from pipeline.training.augmentation import Augment
 from pipeline.training.backbone import save as save_backbone
+from pipeline.training.backbone import start_from
 from pipeline.training.checkpoint import Checkpoints
 from pipeline.training.control_groups import free_memory
-from pipeline.training.decoding import Decode, Decoder
+from pipeline.training.decoding import Augment, Decode, Decoder
 from pipeline.training.ensemble import FittedTrees, answering, bytes_to_fit, fit_trees, with_trees
 from pipeline.training.export import ROWS, export, record_predictions
 from pipeline.training.features import Features
@@ -32,7 +32,6 @@ from pipeline.training.input_pipeline import Split, estimate, find, read
 from pipeline.training.loop import Fit
 from pipeline.training.settings import Settings
 from pipeline.training.strategy import Distribution
-from pipeline.training.warm_start import start_from
 
 logger = logging.getLogger("pipeline.training")
 

@@ -12,8 +12,9 @@ import keras
 import tensorflow as tf
 
 from pipeline.settings.training import Training
-from pipeline.training.augmentation import Augment, augmented
 from pipeline.training.backbone import backbone_of
+from pipeline.training.decoding import Augment, augmented
+from pipeline.training.errors import TrainingError
 from pipeline.training.gradients import Gradient, SparseUpdates, accumulated, norm_of, summed, summed_over_replicas
 from pipeline.training.input_pipeline import without_autotune
 from pipeline.training.rows import WORD, Rows
@@ -43,6 +44,21 @@ def rate_multiple(settings: Training, replicas: int, step: tf.Tensor, steps_per_
     progress = tf.clip_by_value((step - warmup) / tf.maximum(1.0, last - warmup), 0.0, 1.0)
     fallen = LAST_SHARE + (1.0 - LAST_SHARE) * (1.0 + tf.cos(math.pi * progress)) / 2.0
     return peak * tf.where(step < warmup, risen, fallen)
+
+
+def check_model(model: keras.Model, weighted: bool) -> None:
+    """Raise a TrainingError unless ``build_model`` returned a compiled model, without metrics that ignore weights."""
+    if not isinstance(model, keras.Model):
+        raise TrainingError(f"build_model returns {type(model).__name__}, expected a compiled keras.Model; return it")
+    if not model.compiled:
+        raise TrainingError(
+            "build_model returns a model that is not compiled; call model.compile(optimizer, loss, ...)"
+        )
+    if weighted and model.get_compile_config().get("metrics"):
+        raise TrainingError(
+            "label.weight names a column, and Keras does not weigh what build_model compiles as metrics=[...]; compile "
+            "them as weighted_metrics=[...]"
+        )
 
 
 class Steps:

@@ -16,9 +16,8 @@ import tensorflow_transform as tft
 from pipeline.progress import Progress
 from pipeline.settings.tasks import objective_direction
 from pipeline.training import strategy
-from pipeline.training.augmentation import Augment
 from pipeline.training.control_groups import free_memory, usable_cores
-from pipeline.training.decoding import Decode
+from pipeline.training.decoding import Augment, Decode
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
 from pipeline.training.input_pipeline import Split, estimate, find

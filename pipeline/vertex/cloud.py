@@ -3,9 +3,11 @@
 import contextlib
 import os
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -255,3 +257,37 @@ def explained(error: Exception, action: str) -> UserError:
     elif isinstance(error, exceptions.ClientError):
         remedy = "python vertex_runner.py check looks at what may be wrong"
     return UserError(f"{action} failed: {first_line(error)}. What to do: {remedy}")
+
+
+SECONDS_BETWEEN_TRIES = 0.01
+
+
+@contextlib.contextmanager
+def raised_on_sigterm(error: Exception) -> Iterator[None]:
+    """Raise ``error`` in the main thread when this process gets SIGTERM, so that what it holds can be given back.
+
+    Not within a call of gRPC, but when it, or one after it, has ended: gRPC runs signal handlers inside its C core,
+    where an exception aborts the process.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if _in_grpc(frame):
+            signal.setitimer(signal.ITIMER_REAL, SECONDS_BETWEEN_TRIES)
+            return
+        raise error
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGALRM)}
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _in_grpc(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").split(".")[0] == "grpc":
+            return True
+        frame = frame.f_back
+    return False

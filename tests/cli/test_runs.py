@@ -13,7 +13,7 @@ from rich.console import Console
 
 from pipeline.__main__ import main
 from pipeline.cli.runs import list_runs
-from pipeline.costs.bill import Bill, Line
+from pipeline.costs.estimate import Bill, Line
 from pipeline.runs import store, watched_jobs
 from pipeline.runs.record import Record
 from pipeline.runs.watched_jobs import WatchedJob

@@ -9,7 +9,7 @@ from tfx.types import standard_artifacts
 from tfx_bsl.public import tfxio
 
 from pipeline.components.trainer import FnArgs, TrainerExecutor
-from pipeline.packaging import wheels
+from pipeline.packaging import user_code
 
 
 def write(folder: Path, *counts: int) -> list[str]:
@@ -85,7 +85,7 @@ def test_the_trainer_says_which_code_it_runs(tmp_path):
     examples.set_string_custom_property("payload_format", "FORMAT_TF_EXAMPLE")
     for artifact in (examples, model, model_run):
         artifact.uri = str(tmp_path / artifact.type_name)
-    wheel = wheels.write("flights_run_fn", "0.0+1a2b", {"flights.py": SAYS_ITS_CODE}, tmp_path)
+    wheel = user_code.write_wheel("flights_run_fn", "0.0+1a2b", {"flights.py": SAYS_ITS_CODE}, tmp_path)
     TrainerExecutor().Do(
         {"examples": [examples]},
         {"model": [model], "model_run": [model_run]},

@@ -4,10 +4,21 @@ import datetime
 
 import pytest
 
-from pipeline.costs.bill import bill_of, dollars, from_dict, times_of, to_dict
-from pipeline.costs.estimate import FROM_VERTEX, START, Estimate, Times, estimate
-from pipeline.costs.prices import Accelerator, Machine, Price, Prices
-from pipeline.costs.rates import Rate, Rates
+from pipeline.costs.estimate import (
+    FROM_VERTEX,
+    START,
+    Estimate,
+    Rate,
+    Rates,
+    Times,
+    bill_of,
+    dollars,
+    estimate,
+    from_dict,
+    times_of,
+    to_dict,
+)
+from pipeline.costs.prices import Machine, Price, Prices
 
 NO_START = (0.0, 0.0, 0.0)
 DAY = datetime.date(2026, 1, 1)
@@ -16,7 +27,7 @@ SMALL = Prices(
     DAY,
     {"training": 0.0, "prediction": 0.0},
     {"n1-standard-8": Machine("n1-standard-8", 8, 30)},
-    {name: Accelerator(name) for name in ("T4", "A100", "V100")},
+    dict.fromkeys(("T4", "A100", "V100"), False),
     {
         **{name: {"here": Price(0.0)} for name in ("n1.vcpu", "n1.gib")},
         **{name: {"here": Price(price)} for name, price in (("T4", 0.35), ("A100", 2.70), ("V100", 2.48))},

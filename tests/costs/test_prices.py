@@ -130,7 +130,7 @@ def test_prices_of_more_than_90_days_are_a_warning() -> None:
     assert PRICES.stale(PRICES.date + datetime.timedelta(days=90)) is None
     warning = PRICES.stale(PRICES.date + datetime.timedelta(days=91))
     assert warning is not None
-    assert "91 days old; python vertex_runner.py advise --refresh" in warning
+    assert "91 days old; correct them from cloud.google.com/vertex-ai/pricing, and the date" in warning
 
 
 @pytest.mark.parametrize(

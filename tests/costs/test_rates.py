@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.costs import rates
-from pipeline.costs.rates import Rates, run_rates, task_machine
+from pipeline.costs.estimate import BEAM_TASKS, Rate, Rates, run_rates, task_machine
 from pipeline.errors import UserError
 from pipeline.settings import checks
 from pipeline.settings.config import PipelineConfig, Tuning, load_config
 from pipeline.settings.endpoint import Endpoint
-from pipeline.settings.machines import Job, Machines, Resources
+from pipeline.settings.machines import TASKS, Job, Machines, Resources
 from pipeline.settings.repository import REPOSITORY
 from pipeline.settings.target import Dataflow, Vertex
 from tests.costs.shipped import PRICES, only_shipped
@@ -32,7 +31,7 @@ def rated(where: Vertex, config: PipelineConfig = CONFIG, *, searching: bool = T
     return run_rates(config, where, PRICES, searching=searching, stored_gb=stored_gb)
 
 
-def part(found: Rates, task: str, kind: str) -> rates.Rate:
+def part(found: Rates, task: str, kind: str) -> Rate:
     return next(rate for rate in found.rates if (rate.task, rate.part) == (task, kind))
 
 
@@ -62,7 +61,7 @@ def test_a_task_that_no_machine_fits_is_one_sentence() -> None:
 
 def test_every_task_is_priced_with_its_fee_and_its_disk() -> None:
     found = rated(vertex())
-    assert [rate.task for rate in found.rates] == list(rates.TASKS)
+    assert [rate.task for rate in found.rates] == list(TASKS)
     assert found.unpriced == ()
     expected = 1.15 * (4 * 0.021811 + 16 * 0.002924) + DISK_HOUR
     assert part(found, "Transform", "task").per_hour == pytest.approx(expected)
@@ -119,7 +118,7 @@ def test_workers_of_dataflow_have_their_own_prices() -> None:
     found = rated(vertex(dataflow=dataflow(REGION)))
     worker = part(found, "StatisticsGen", "dataflow")
     assert worker.per_hour == pytest.approx(4 * 0.056 + 16 * 0.003557 + 25 * 0.000054)
-    assert {rate.task for rate in found.rates if rate.part == "dataflow"} == set(rates.BEAM_TASKS)
+    assert {rate.task for rate in found.rates if rate.part == "dataflow"} == set(BEAM_TASKS)
 
 
 def test_what_has_no_price_is_named_and_the_rest_is_priced() -> None:
@@ -127,7 +126,7 @@ def test_what_has_no_price_is_named_and_the_rest_is_priced() -> None:
     (sentence,) = found.unpriced
     assert sentence.startswith("Dataflow of ExampleGen, Dataflow of StatisticsGen, Dataflow of Transform, and 1 more: ")
     assert "has no price on demand of dataflow.vcpu in europe-west4; it has that of us-central1" in sentence
-    assert len(found.rates) == len(rates.TASKS)
+    assert len(found.rates) == len(TASKS)
 
 
 def test_a_machine_type_that_is_not_in_the_table_is_named_with_the_nearest() -> None:

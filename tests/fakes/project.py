@@ -34,7 +34,6 @@ class Project:
         secrets: By the name of their version; ``disabled_secrets`` are some of them.
         logged: Payloads of the requests in the log of an endpoint, the newest first.
         answered: Payloads of the responses to them; none where it is empty.
-        skus: The Cloud Billing Catalog by service, as its reference has them.
     """
 
     expired: bool = False
@@ -73,7 +72,6 @@ class Project:
     disabled_secrets: set[str] = field(default_factory=set)
     logged: list[str] = field(default_factory=list)
     answered: list[str] = field(default_factory=list)
-    skus: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def may(self, permission: str, resource: str) -> bool:
         """Return whether the caller has a permission on a resource."""

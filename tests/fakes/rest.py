@@ -16,8 +16,6 @@ The rules, by their marks in the code; paths without a host are of cloud.google.
     zero        a number that is 0 is left out of JSON (protobuf.dev/programming-guides/json)
     metrics     names of quotas: vertex-ai/docs/training/schedule-jobs-dws#quota, and Google's samples
     pages       lists come in pages: google.aip.dev/158; here with one item each
-    catalog     /billing/docs/reference/rest/v1/services.skus/list: at most 5000 SKUs a page, the next one by its token;
-                prices are in US dollars unless currencyCode says otherwise
     warning     /compute/docs/reference/rest/v1/machineTypes/aggregatedList: zones with nothing have a warning
 """
 
@@ -148,7 +146,6 @@ class FakeRest:
             f"POST {accounts}:testIamPermissions": self._permissions_of_account,
             f"POST {accounts}:getIamPolicy": self._policy_of_account,
             f"GET /artifactregistry/v1/{project}/locations/[^/]+/repositories/([^/:]+):getIamPolicy": self._repository,
-            "GET /cloudbilling/v1/services/([0-9A-F-]+)/skus": self._catalog,
             f"GET /compute/compute/v1/{project}/aggregated/(machineTypes|acceleratorTypes)": self._types,
             **BigQuery(self.project, self._id, self._require).routes(),
             f"GET /monitoring/v3/{project}/timeSeries": self._time_series,
@@ -257,22 +254,6 @@ class FakeRest:
         nothing = {"warning": {"code": "NO_RESULTS_ON_PAGE", "data": [{"key": "scope", "value": f"zones/{zone}"}]}}
         answer: dict[str, Any] = {"items": {f"zones/{zone}": {kind: found} if found else nothing}}  # rule: warning
         return answer | ({"nextPageToken": str(number + 1)} if number + 1 < len(zones) else {})
-
-    def _catalog(self, asked: Asked, service: str) -> dict[str, Any]:
-        if "cloudbilling.googleapis.com" not in self.project.apis:
-            raise Refused(403, "Cloud Billing API has not been used in project before or it is disabled.")
-        if service not in self.project.skus:
-            raise Refused(404, f"Service {service} not found.")
-        if not 1 <= int(asked.one("pageSize", "5000")) <= 5000:  # rule: catalog
-            raise Refused(400, "The page size must be between 1 and 5000.")
-        assert asked.one("currencyCode", "USD") == "USD", "no other currency is in this catalog"
-        start, most = (
-            int(asked.one("pageToken", "0")),
-            40,
-        )  # a service may return fewer than asked for: google.aip.dev/158
-        skus = self.project.skus[service]
-        more = str(start + most) if start + most < len(skus) else ""
-        return {"skus": skus[start : start + most], "nextPageToken": more}
 
     def _time_series(self, asked: Asked) -> dict[str, Any]:
         """Two metrics of an endpoint, aligned and reduced as asked: cloud.google.com/monitoring/api/ref_v3/rest."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from pipeline.costs.bill import Bill, Line, to_dict
+from pipeline.costs.estimate import Bill, Line, to_dict
 from pipeline.report import page
 
 pytestmark = pytest.mark.slow  # TensorFlow Data Validation

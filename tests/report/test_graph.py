@@ -5,7 +5,7 @@ import dataclasses
 import pandas as pd
 import pytest
 
-from pipeline.report.graph import direct, graph
+from pipeline.report.overview import direct, graph
 from pipeline.report.page import write
 
 STEPS = {

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pipeline.costs.bill import Bill, Line
+from pipeline.costs.estimate import Bill, Line
 from pipeline.runs.watched_jobs import FOLDER, WatchedJob, keep, read_all
 
 

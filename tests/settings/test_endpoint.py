@@ -30,20 +30,23 @@ ROOT = Path(__file__).resolve().parents[2]
         ({"min_replicas": -1}, "endpoint.min_replicas must be a whole number of 1 or more, got -1"),
         ({"min_replicas": 3}, "max_replicas is 2 and min_replicas 3"),
         ({"processes": 0}, "endpoint.processes must be a whole number from 1 to 256, got 0"),
-        ({"processes": 2, "image": "prebuilt"}, "endpoint.processes is 2 with image='prebuilt'; expected 1"),
+        (
+            {"processes": 2, "image": "r.dev/p/mine:1"},
+            "endpoint.processes is 2 with image='r.dev/p/mine:1'; expected 1",
+        ),
         (
             {"processes": 2, "machine_type": "g2-standard-8", "accelerator": "NVIDIA_L4", "accelerators": 1},
             "endpoint.processes is 2 with an accelerator, which one process takes; expected 1",
         ),
         ({"cpu_target": 0.6}, "endpoint.cpu_target must be a whole percent from 1 to 100, got 0.6"),
-        ({"image": "mine"}, '"pipeline", "prebuilt" or an image with its tag or digest, got \'mine\''),
+        ({"image": "mine"}, "\"pipeline\" or an image with its tag or digest, got 'mine'"),
         ({"service_account": "me"}, "endpoint.service_account must be its e-mail address"),
         ({"log_to": "logs"}, "endpoint.log_to must be a table bq://project.dataset.table, got 'logs'"),
         ({"log_share": 10}, "endpoint.log_share must be between 0 and 1, got 10; for 10 % write 0.1"),
         ({"log_to": "bq://a.b.c", "log_share": 0}, "log_share is 0, so that nothing would be logged"),
         ({"private_to": ("demo",)}, "private_to without address"),
         ({"address": "http://late.example.com"}, "over TLS, https://HOST, got 'http://late.example.com'"),
-        ({"machine_type": "ct5lp-hightpu-4t"}, "neither image of the server has libtpu"),
+        ({"machine_type": "ct5lp-hightpu-4t"}, "the image of the server has no libtpu"),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_it_should_be(settings: dict[str, Any], message: str):

@@ -27,19 +27,13 @@ ROOT = Path(__file__).resolve().parents[2]
         ({"accelerators": 2}, r"accelerator is None and accelerators is 2; give both"),
         ({"machine_type": "large"}, r"machine_type must be a machine type, such as n2-standard-4, got 'large'"),
         ({"replicas": 0}, r"replicas must be a whole number from 1 to 1000, got 0"),
-        ({"machine_type": "ct5lp-hightpu-4t"}, r"tpu_topology is None with machine_type 'ct5lp-hightpu-4t'"),
-        ({"tpu_topology": "2x2"}, r"tpu_topology is '2x2' with machine_type 'n1-standard-8'"),
         (
-            {"machine_type": "ct5lp-hightpu-4t", "tpu_topology": "2x2", "replicas": 2},
+            {"machine_type": "ct5lp-hightpu-4t", "replicas": 2},
             r"replicas is 2 on ct5lp-hightpu-4t: TPUStrategy drives the TPU of one host",
         ),
         (
-            {"machine_type": "ct6e-standard-4t", "tpu_topology": "2x2"},
+            {"machine_type": "ct6e-standard-4t"},
             r"TensorFlow trains on TPU v5e and older on Vertex AI, not from v6e on .*; take ct5lp-hightpu-1t, ct5lp",
-        ),
-        (
-            {"machine_type": "ct5lp-hightpu-4t", "tpu_topology": "2x4"},
-            r"tpu_topology is '2x4': the chips of one ct5lp-hightpu-4t are '2x2'",
         ),
         (
             {"machine_type": "a3-ultragpu-8g", "accelerator": "NVIDIA_H200_141GB", "accelerators": 8},

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from pipeline.training import strategy
 from pipeline.training.decoding import Decoder
-from pipeline.training.diagnosis import Measured, diagnose
+from pipeline.training.history import Measured, diagnose
 from pipeline.training.input_pipeline import read
 from pipeline.training.loop import Fit
 from pipeline.training.settings import Settings

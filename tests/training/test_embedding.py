@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from pipeline import training
-from pipeline.training.embedding import hashed
 from pipeline.training.errors import TrainingError
+from pipeline.training.gradients import hashed
 from pipeline.training.input_pipeline import read
 from pipeline.training.loop import Fit
 from pipeline.training.settings import Settings
@@ -74,7 +74,7 @@ def both(pattern: str, folder: Path, optimizer: str, numbers: int = SIZE, **sett
     dense = keras.layers.Embedding(SIZE, WIDTH, embeddings_initializer=begin)
     ours = training.embedding(SIZE, WIDTH)
     ours.build()
-    ours.tables[0].assign(begin((SIZE, WIDTH)))
+    ours.table.assign(begin((SIZE, WIDTH)))
     return tuple(
         curve(pattern, folder / name, layer, optimizer, numbers, **settings)[0]
         for name, layer in (("ours", ours), ("dense", dense))
@@ -118,9 +118,9 @@ def test_in_float16_they_are_too(pattern, tmp_path):
 def test_rows_that_no_batch_names_stay_as_they_are_and_so_does_what_the_optimizer_keeps_of_them(pattern, tmp_path):
     layer = training.embedding(SIZE, WIDTH)
     layer.build()
-    before = layer.tables[0].numpy()
+    before = layer.table.numpy()
     _, model = curve(pattern, tmp_path, layer, "adam", numbers=SIZE - 2)
-    changed = (layer.tables[0].numpy() != before).any(axis=1)
+    changed = (layer.table.numpy() != before).any(axis=1)
     assert changed.tolist() == [True] * (SIZE - 2) + [False] * 2
     kept = [state.numpy() for state in model.optimizer.variables if tuple(state.shape) == (SIZE, WIDTH)]
     assert len(kept) == 2
@@ -133,9 +133,9 @@ def test_weight_decay_leaves_the_table_alone_and_no_other_weights(pattern, tmp_p
     monkeypatch.setitem(OPTIMIZERS, "decaying", lambda: keras.optimizers.AdamW(1e-9, weight_decay=1e8))
     layer = training.embedding(SIZE, WIDTH)
     layer.build()
-    before = layer.tables[0].numpy()
+    before = layer.table.numpy()
     _, model = curve(pattern, tmp_path, layer, "decaying", epochs=1)
-    np.testing.assert_allclose(layer.tables[0].numpy(), before, atol=1e-6)
+    np.testing.assert_allclose(layer.table.numpy(), before, atol=1e-6)
     kernel = model.layers[-1].kernel.numpy()
     at_first = np.sqrt(6 / sum(kernel.shape))  # at most: GlorotUniform
     assert 0.9**10 * at_first / 2 < np.abs(kernel).max() <= 0.9**10 * at_first
@@ -162,27 +162,14 @@ def test_hashed_numbers_share_rows_evenly_whatever_their_order():
         assert places.min() > 0
         assert places.max() < 3 * places.mean()
     one, other = layer(np.array([1, 2]))
-    assert layer.tables[0].shape == (4_000, 8)
+    assert layer.table.shape == (4_000, 8)
     assert not np.array_equal(one, other)
 
 
-@pytest.mark.parametrize(("size", "megabytes"), [(1_000, 0.003), (1_000, 0.0021), (997, 0.01), (10_000_000, 8)])
-def test_compositional_vectors_are_all_different_within_their_megabytes(size, megabytes):
-    layer = training.embedding(size, 8, "compositional", megabytes=megabytes)
-    layer.build()
-    weights = sum(int(np.prod(table.shape)) for table in layer.tables)
-    assert weights * 4 <= megabytes * 1e6
-    assert weights * 4 > 0.9 * megabytes * 1e6
-    numbers = np.arange(min(size, 20_000)) if size < 1_000_000 else np.arange(size - 20_000, size)
-    found = np.asarray(layer(numbers))
-    assert len(np.unique(found, axis=0)) == len(numbers)
-    assert abs(found.std() / (0.1 / np.sqrt(12)) - 1) < 0.2, "as large as a table's"
-
-
 def test_megabytes_that_hold_every_row_make_a_table():
-    layer = training.embedding(1_000, 8, "compositional", megabytes=1)
+    layer = training.embedding(1_000, 8, "hashed", megabytes=1)
     layer.build()
-    assert [table.shape for table in layer.tables] == [(1_000, 8)]
+    assert layer.table.shape == (1_000, 8)
 
 
 def test_padding_is_masked():
@@ -199,14 +186,13 @@ def test_padding_is_masked():
         (lambda: training.embedding(0, 8), "size and width are whole numbers from 1 on"),
         (
             lambda: training.embedding(10, 8, "split"),
-            "no placement 'split'; expected one of table, hashed, compositional",
+            "no placement 'split'; expected one of table, hashed",
         ),
         (lambda: training.embedding(10, 8, "hashed"), "needs megabytes=…"),
         (lambda: training.embedding(10, 8, megabytes=1), "takes no megabytes"),
-        (lambda: training.embedding(10**7, 64, "hashed", megabytes=1e-5), "0 rows fit .* at least 1 are needed"),
         (
-            lambda: training.embedding(10**7, 64, "compositional", megabytes=1),
-            "3,906 rows fit into its megabytes; at least 6,326 are needed: 1.62 megabytes",
+            lambda: training.embedding(10**7, 64, "hashed", megabytes=1e-5),
+            "no row fits .* at least 0.000256",
         ),
     ],
 )

@@ -13,7 +13,6 @@ import tensorflow_transform as tft
 from google.protobuf import text_format
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_metadata.proto.v0 import schema_pb2
-from tensorflow_serving.apis import prediction_log_pb2
 
 from pipeline.components import transform
 from pipeline.fast.transform import analyze
@@ -162,21 +161,6 @@ def test_the_model_has_neither_labels_nor_weights_nor_columns_that_it_does_not_r
     assert kept == {"x": ROWS, "secret": 0, "price": 0, "exposure": 0}
 
 
-def test_the_requests_that_warm_a_server_up_are_answered_by_the_model_that_is_loaded(graph, tmp_path):
-    folder = exported(graph, tmp_path / "model", 64)
-    signatures = tf.saved_model.load(str(folder)).signatures
-    found = []
-    for record in tf.data.TFRecordDataset(str(folder / "assets.extra/tf_serving_warmup_requests")).as_numpy_iterator():
-        request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
-        inputs = {name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()}
-        (answers,) = signatures[request.model_spec.signature_name](**inputs).values()
-        expected = 2 * inputs["x"] + tf.reduce_sum(inputs["grid"], axis=(1, 2))
-        np.testing.assert_allclose(answers, expected, rtol=1e-6)
-        found.append(len(answers))
-        assert not inputs["secret"].numpy().any()
-    assert found == [1, 16]
-
-
 def test_the_model_knows_the_notation_of_its_times(graph, tmp_path):
     inputs = load(str(exported(graph, tmp_path / "model", 0))).rows.inputs
     assert {name: column.notation for name, column in inputs.items()} == {
@@ -221,7 +205,6 @@ def test_weights_are_served_once_and_nothing_else_of_the_training(graph, tmp_pat
 
 def test_without_rows_there_are_no_explanations_and_it_is_said_why(graph, tmp_path):
     model = load(str(exported(graph, tmp_path / "model", 0)))
-    assert not (tmp_path / "model/assets.extra/tf_serving_warmup_requests").exists()
     assert "explain" not in model.signatures
     assert "training.explain_rows is 0" in why_none(model)
     stored = (tmp_path / "model/saved_model.pb").read_bytes()

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.training import diagnosis
-from pipeline.training.diagnosis import Stopwatch
+from pipeline.training import history
+from pipeline.training.history import Stopwatch
 
 
 class Clock:
@@ -21,7 +21,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(diagnosis, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(history, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     return clock
 
 

@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from pipeline import training
 from pipeline.training import tabular
+from pipeline.training.backbone import start_from
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
-from pipeline.training.warm_start import start_from
 from tests.training.records import functional
 
 

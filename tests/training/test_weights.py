@@ -12,10 +12,10 @@ from sklearn.utils.class_weight import compute_class_weight, compute_sample_weig
 
 from pipeline.training import strategy, tabular
 from pipeline.training.decoding import Decoder
-from pipeline.training.ensemble import WEIGHTS, most_even
+from pipeline.training.ensemble import WEIGHTS, balanced, class_weights_of, most_even
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
-from pipeline.training.input_pipeline import Split, balanced, class_weights_of, read
+from pipeline.training.input_pipeline import Split, read
 from pipeline.training.loop import Fit
 from pipeline.training.settings import Settings
 from tests.training.records import SETTINGS, SPEC, ensemble_of, functional

@@ -144,7 +144,7 @@ def tables(hp: keras_tuner.HyperParameters, features: training.Features) -> kera
     keras.utils.set_random_seed(1)
     layers = {
         "carrier": training.embedding(features.categories["carrier"], 4),
-        "origin": training.embedding(features.categories["origin"], 4, "compositional", megabytes=0.001),
+        "origin": training.embedding(features.categories["origin"], 4, "hashed", megabytes=0.001),
     }
     found = [keras.layers.Flatten()(layer(inputs[name])) for name, layer in layers.items()]
     hidden = keras.layers.Concatenate()([*found, *(inputs[name] for name in features.numbers)])

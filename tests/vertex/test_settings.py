@@ -157,7 +157,7 @@ def test_a_machine_type_that_does_not_exist_is_refused_before_anything_is_compil
 
 
 def test_machine_types_without_a_price_and_hosts_of_tpus_are_taken(tmp_path):
-    for job in ('Job("c3-standard-8")', 'Job("ct5lp-hightpu-4t", tpu_topology="2x2")'):
+    for job in ('Job("c3-standard-8")', 'Job("ct5lp-hightpu-4t")'):
         (tmp_path / "machines.py").write_text(
             f"from pipeline.config import Job, Machines\nMACHINES = Machines(training={job})\n"
         )
@@ -175,7 +175,7 @@ def test_addresses_of_services_come_from_gclouds_variables(there: GoogleCloud):
 
 def test_a_table_with_gpus_takes_the_image_with_cuda():
     assert not Machines().gpus
-    assert not Machines(training=Job("ct5lp-hightpu-4t", tpu_topology="2x2")).gpus
+    assert not Machines(training=Job("ct5lp-hightpu-4t")).gpus
     assert Machines(tasks={"Trainer": Resources(8, 32, "NVIDIA_TESLA_T4", 1)}).gpus
     assert Machines(tuning=Job("g2-standard-8", "NVIDIA_L4", 1)).gpus
     assert fingerprints.image_name("gpu") == f"{fingerprints.image_name()}-gpu"

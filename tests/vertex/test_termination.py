@@ -9,7 +9,7 @@ IN_A_CALL = """
 import os, signal, time
 from concurrent import futures
 import grpc
-from pipeline.vertex import termination
+from pipeline.vertex.cloud import raised_on_sigterm
 
 served = []
 
@@ -28,7 +28,7 @@ port = server.add_insecure_port("127.0.0.1:0")
 server.start()
 ask = grpc.insecure_channel(f"127.0.0.1:{port}").unary_unary("/test/Slow")
 try:
-    with termination.raised(ValueError("ended")):
+    with raised_on_sigterm(ValueError("ended")):
         while True:
             ask(b"", timeout=300)
             time.sleep(0.1)
@@ -38,10 +38,10 @@ print(ask(b"", timeout=300), signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
 """
 ASLEEP = """
 import os, signal, threading, time
-from pipeline.vertex import termination
+from pipeline.vertex.cloud import raised_on_sigterm
 
 try:
-    with termination.raised(ValueError("ended")):
+    with raised_on_sigterm(ValueError("ended")):
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
         time.sleep(3600)
 except ValueError as error:

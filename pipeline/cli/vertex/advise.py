@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 
 from pipeline.cli.command_line import SUCCEEDED, pipeline_flags
 from pipeline.cli.vertex.commands import Session
 from pipeline.costs import advice
 from pipeline.costs.advice import Advisor, Answer, Measured, Question
-from pipeline.costs.bill import dollars
+from pipeline.costs.estimate import SEARCH, Rates, dollars, run_rates
 from pipeline.costs.prices import TABLE, Prices, read_prices
-from pipeline.costs.rates import SEARCH, Rates, run_rates
 from pipeline.errors import UserError, WrongArgument
 from pipeline.packaging.user_code import searches
 from pipeline.runs import store
@@ -25,12 +23,9 @@ HEADER = ("machine", "hours (between)", "on demand", "spot")
 
 
 def advise(session: Session) -> int:
-    """Print a line for each choice of machines, and a sentence that recommends one."""
+    """Print a line for each choice of machines."""
     arguments, screen, table = session.arguments, session.screen, session.vertex.machines
-    file = find_root() / TABLE
-    if arguments.refresh:
-        _refresh(session, file)
-    prices = read_prices(file)
+    prices = read_prices(find_root() / TABLE)
     try:
         jobs = [advice.job_of(text, prices) for text in arguments.machine or advice.CHOICES]
     except UserError as error:
@@ -63,28 +58,13 @@ def advise(session: Session) -> int:
     if stale := prices.stale(date.today()):
         screen.warning(stale)
     screen.table(HEADER, [_row(answer) for answer in (here, *answers)])
-    within = arguments.within / 3600 if arguments.within else None
-    screen.note("\n".join(["", _recommendation(answers, arguments.spot, within), *_notes(answers)]))
+    screen.note("\n".join(["", *_notes(answers)]))
     if searches(session.config) and not searching:
         screen.note("The run took the hyperparameters of an earlier search: no search is in these times and prices.")
     return SUCCEEDED
 
 
-def _refresh(session: Session, file: Path) -> None:
-    """Bring the prices up to date."""
-    if not session.arguments.project:
-        raise WrongArgument(
-            "--refresh asks Google's Cloud Billing Catalog in the name of a project: give --project (or "
-            "GOOGLE_CLOUD_PROJECT); everything else of advise goes without"
-        )
-    # Google's clients take seconds, and nothing else here needs them.
-    from pipeline.vertex.pipelines import billing
-
-    billing.refresh(file, session.connect(), session.screen.note)
-
-
 def _last_run(session: Session) -> Measured:
-    """Return the times of the last finished run with a model in the session's output folder."""
     output, command = session.output, f"{runner()}{pipeline_flags(session.arguments)}"
     for run in reversed(store.runs(output)):
         if run.record.exit_code is not None and run.artifact("Trainer", "model_run"):
@@ -122,29 +102,11 @@ def _taken(answer: Answer) -> str:
     return f"{likely} ({least} to {most})"
 
 
-def _recommendation(answers: Sequence[Answer], spot: bool, within: float | None) -> str:
-    """Return a sentence that names the cheapest machine that ends in time."""
-    deadline = f" within {within:g} h" if within else ""
-    found = advice.cheapest(answers, spot, *([within] if within else []))
-    if found:
-        late = " It may take longer." if within and found.hours and found.hours[2] > within else ""
-        tpu = " A TPU needs an image of your own with libtpu: docs/machines.md." if "tpu" in found.machine else ""
-        return f"cheapest{deadline}: {_named(found, spot)}.{late}{tpu}"
-    fastest = advice.fastest(answers)
-    if not fastest:
-        return "No machine has a known time."
-    return f"No machine with a known time and price ends{deadline}. The fastest is {_named(fastest, spot)}."
-
-
-def _named(answer: Answer, spot: bool) -> str:
-    on_spot = " on spot" if spot and answer.job else ""
-    return f"{answer.machine}: {_taken(answer)} h, price{on_spot}: {_amount(answer.price(spot))}"
-
-
 def _notes(answers: Sequence[Answer]) -> list[str]:
-    """Return the sentences on what is unknown, each once, and on what the times are of."""
+    tpus = ("tpu" in answer.machine and answer.hours for answer in answers)
     missing = dict.fromkeys(sentence for answer in answers for sentence in answer.missing)
     return [
         *(f"unknown: {sentence}" for sentence in missing),
+        *(["A TPU needs an image of your own with libtpu: docs/machines.md."] if any(tpus) else []),
         "Hours and prices are of the whole run, start of the machines included. Other machines: --machine TYPE.",
     ]

@@ -16,7 +16,7 @@ COMMANDS = {
     "rehearse": "rehearse",
     "advise": "advise",
     **dict.fromkeys(("watch", "schedule", "schedules", "pause", "resume", "unschedule"), "jobs"),
-    **dict.fromkeys(("rollback", "batch-predict", "monitor"), "serving"),
+    **dict.fromkeys(("rollback", "batch-predict", "monitor"), "jobs"),
     "costs": "estimates",
 }
 # Commands that need the data and the module file, and take the flags that replace them.
@@ -79,18 +79,11 @@ def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> Namespac
     positive = command_line.positive
     advise.add_argument("--rows", type=positive, help="rows of all splits to estimate for (the last run's)")
     advise.add_argument("--epochs", type=positive, help="passes over the train split (the config's)")
-    advise.add_argument("--within", metavar="TIME", type=_seconds, help="deadline, such as 8h or 90m")
     advise.add_argument(
         "--machine",
         metavar="TYPE[+ACCELERATOR[xCOUNT]]",
         action="append",
         help="ask about this one, such as n1-standard-8+NVIDIA_TESLA_T4x2; several times: about several",
-    )
-    advise.add_argument("--spot", action="store_true", help="judge by the prices of spot machines")
-    advise.add_argument(
-        "--refresh",
-        action="store_true",
-        help="bring configs/prices.toml up to date first, from Google's Cloud Billing Catalog: needs a project",
     )
 
     watch = add("watch", "wait for a job that was submitted before")
@@ -181,8 +174,6 @@ def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> Namespac
 
 
 def _checked(rule: Rule, convert: Callable[[str], Any] = str) -> Callable[[str], Any]:
-    """Return what argparse reads a value with that keeps to a rule."""
-
     def read(given: str) -> Any:
         try:
             value = convert(given.strip())
@@ -193,12 +184,3 @@ def _checked(rule: Rule, convert: Callable[[str], Any] = str) -> Callable[[str],
         return value
 
     return read
-
-
-def _seconds(given: str) -> float:
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([mhd])", given.strip())
-    if not found or not float(found[1]):
-        raise ArgumentTypeError(
-            f"must be a number above 0 and m, h or d for minutes, hours or days, such as 90m, 8h or 2d, got {given!r}"
-        )
-    return float(found[1]) * {"m": 60, "h": 3600, "d": 86400}[found[2]]

@@ -8,10 +8,21 @@ from typing import TypeVar
 from pipeline.cli.command_line import SUCCEEDED, pipeline_flags
 from pipeline.cli.terminal import Screen
 from pipeline.cli.vertex.commands import Session
-from pipeline.costs.bill import CAVEAT, Bill, dollars, fee, times_of
-from pipeline.costs.estimate import Estimate, Part, Times, estimate
+from pipeline.costs.estimate import (
+    CAVEAT,
+    Bill,
+    Estimate,
+    Part,
+    Rate,
+    Rates,
+    Times,
+    dollars,
+    estimate,
+    fee,
+    run_rates,
+    times_of,
+)
 from pipeline.costs.prices import TABLE, Prices, read_prices
-from pipeline.costs.rates import Rate, Rates, run_rates
 from pipeline.errors import UserError
 from pipeline.packaging.user_code import searches
 from pipeline.runs import watched_jobs
@@ -149,7 +160,6 @@ def _print_left_out(sentences: Iterable[str], date: str, screen: Screen) -> None
 
 
 def _within(found: Estimate, budget: float, local_run: str, screen: Screen) -> bool:
-    """Show whether a run keeps to its budget; return whether it may be submitted."""
     given = dollars(budget) if budget == round(budget, 2) else f"${budget:,.10g}"
     limit = f"the limit of {given} (--max-cost, or max_cost in the table of machines)"
     if found.gaps:

@@ -1,4 +1,4 @@
-"""Commands about jobs and their schedules."""
+"""Commands about jobs, their schedules, and models that are registered and deployed."""
 
 import functools
 import json
@@ -17,8 +17,10 @@ from pipeline.runs import watched_jobs
 from pipeline.settings.target import Target
 from pipeline.vertex import UPLOADS
 from pipeline.vertex.cloud import Cloud, LostContact, explaining
+from pipeline.vertex.endpoints import batch, canary
+from pipeline.vertex.endpoints.endpoint import ServingEndpoint
+from pipeline.vertex.endpoints.registry import DEFAULT, Registry
 from pipeline.vertex.pipelines import preflight, submit
-from pipeline.vertex.pipelines import schedules as service
 from pipeline.vertex.pipelines import watch as watching
 
 LOST_CONTACT = 4
@@ -84,26 +86,24 @@ def schedule(session: Session) -> int:
     _compile(session)
     with explaining("scheduling"):
         cloud, note = session.connect(), session.screen.note
-        service.create(session.folder, session.vertex, config.name, session.arguments.cron, cloud, note)
+        submit.create_schedule(session.folder, session.vertex, config.name, session.arguments.cron, cloud, note)
     return SUCCEEDED
 
 
 def schedules(session: Session) -> int:
     """List the schedules of the project in the region."""
     with explaining("listing the schedules"):
-        shown = service.list_schedules(session.connect())
+        shown = submit.list_schedules(session.connect())
     vertex = session.vertex
-    session.screen.note(
-        "\n".join(map(service.described, shown)) or f"no schedules in {vertex.project}, {vertex.region}"
-    )
+    session.screen.note("\n".join(map(submit.described, shown)) or f"no schedules in {vertex.project}, {vertex.region}")
     return SUCCEEDED
 
 
-def _change_schedule(session: Session, change: service.Change) -> int:
+def _change_schedule(session: Session, change: submit.Change) -> int:
     name = session.arguments.schedule
     with explaining(f"changing the schedule {name}"):
-        changed = service.change(name, change, session.connect())
-    session.screen.note(service.described(changed) if changed else f"deleted the schedule {name}")
+        changed = submit.change_schedule(name, change, session.connect())
+    session.screen.note(submit.described(changed) if changed else f"deleted the schedule {name}")
     return SUCCEEDED
 
 
@@ -114,12 +114,11 @@ unschedule = functools.partial(_change_schedule, change="delete")
 
 def watch(session: Session) -> int:
     """Wait for a job that was submitted before."""
-    cloud = session.connect()
-    return _wait(watching.full_name(session.arguments.job, cloud), cloud, session)
+    cloud, job = session.connect(), session.arguments.job
+    return _wait(job if job.startswith("projects/") else f"{cloud.parent}/pipelineJobs/{job}", cloud, session)
 
 
 def _compile(session: Session) -> Path:
-    """Compile into the session's folder, anew; return the path of the job."""
     # Not imported before the checks: TensorFlow and TFX take seconds.
     from pipeline.vertex.pipelines.compile import compile
 
@@ -136,7 +135,6 @@ def _compile(session: Session) -> Path:
 
 
 def _wait(job: str, cloud: Cloud, session: Session) -> int:
-    """Show a job until it has ended; return the exit code."""
     screen, arguments = session.screen, session.arguments
     try:
         ended = watching.watch(
@@ -167,4 +165,58 @@ def _wait(job: str, cloud: Cloud, session: Session) -> int:
         screen.note("\nnot pushed: the model was not blessed; what was pushed before stays")
         return NOT_BLESSED
     screen.note(f"\npushed to {pushed_to}")
+    return SUCCEEDED
+
+
+def rollback(session: Session) -> int:
+    """Bring a version back to the endpoint; end a push that has not ended."""
+    assert session.vertex.endpoint is not None  # a needed setting
+    cloud, note, dry_run = session.connect(), session.screen.note, session.arguments.dry_run
+    serving, registry = ServingEndpoint(cloud, session.vertex.endpoint), Registry(cloud, session.config.name)
+    with explaining("the rollback"):
+        plan = canary.plan(serving, registry, session.arguments.version)
+        note(f"endpoint  {serving.name}\nnow       {plan.now}")
+        note("\n".join(f"{'would' if dry_run else 'to do'}     {step}" for step in plan.steps))
+        if dry_run:
+            note("nothing was changed")
+        else:
+            canary.carry_out(serving, registry, plan, note)
+    return SUCCEEDED
+
+
+def batch_predict(session: Session) -> int:
+    """Answer the rows of a table or of files with the version that has the alias "default"."""
+    arguments, config, cloud = session.arguments, session.config, session.connect()
+    with explaining("batch prediction"):
+        registry = Registry(cloud, config.name)
+        version = registry.with_alias(DEFAULT)
+        if version is None:
+            raise UserError(
+                f"there is no model {registry.name} in the registry; push one with python vertex_runner.py --endpoint"
+            )
+        to = arguments.to or f"gs://{session.vertex.bucket}/{config.name}/predictions"
+        batch.predict(
+            version,
+            arguments.source,
+            to,
+            config.label,
+            session.vertex,
+            cloud,
+            session.screen.note,
+            arguments.poll,
+            config.data.images,
+        )
+    return SUCCEEDED
+
+
+def monitor(session: Session) -> int:
+    """Create the schedule that compares the endpoint's requests with the training data, or change it."""
+    from pipeline.vertex.pipelines import monitoring  # and TensorFlow Data Validation, which the others do without
+
+    vertex, folder, cron = session.vertex, session.folder, session.arguments.cron
+    target = Target.on_vertex(vertex, session.config.name, folder / "upload")
+    monitoring.compile(session.config, target, folder, session.arguments.retrain)
+    with explaining("scheduling"):
+        name = monitoring.name_of(session.config.name)
+        submit.create_schedule(folder, vertex, name, cron, session.connect(), session.screen.note)
     return SUCCEEDED

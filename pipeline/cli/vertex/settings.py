@@ -3,9 +3,9 @@
 import argparse
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from pipeline.costs.prices import TABLE, read_prices
 from pipeline.errors import UserError, WrongArgument
@@ -17,20 +17,14 @@ from pipeline.settings.repository import find_root
 from pipeline.settings.target import Dataflow, FailurePolicy, Vertex, as_root
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A setting that a flag or a variable of the environment gives; the flag goes first.
-
-    Attributes:
-        remedy: How to get a value, for the message that a command needs one.
-        others: Variables other than VERTEX_ and the flag's name; the first that is set counts.
-    """
+class Setting(NamedTuple):
+    """A setting that a flag or a variable of the environment gives; the flag goes first."""
 
     flag: str
     help: str
-    remedy: str | None = None
-    choices: tuple[str, ...] | None = None
-    others: tuple[str, ...] = ()
+    remedy: str = ""  # how to get a value, for the message that a command needs one
+    choices: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()  # variables other than VERTEX_ and the flag's name; the first that is set counts
 
     @property
     def name(self) -> str:
@@ -216,7 +210,6 @@ def _unknown_types(machines: Machines, endpoint: Endpoint | None, of_dataflow: s
 
 
 def _labels(text: str, problems: list[str]) -> dict[str, str]:
-    """Return the labels in "key=value,key=value"; add what is wrong to ``problems``."""
     items = [item.strip() for item in text.split(",") if item.strip()]
     problems += [f"--labels must be key=value,key=value, got {item!r}" for item in items if "=" not in item]
     pairs = (item.split("=", 1) for item in items if "=" in item)
@@ -225,7 +218,6 @@ def _labels(text: str, problems: list[str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _collected(problems: list[str]) -> Iterator[None]:
-    """Add the lines of a UserError to ``problems`` and go on."""
     try:
         yield
     except UserError as error:

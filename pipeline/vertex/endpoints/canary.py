@@ -1,28 +1,30 @@
 """Roll out a new version in steps: send real rows, watch errors and latency, and roll back on a problem."""
 
 import contextlib
+import getpass
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.api_core import exceptions
+from google.cloud import aiplatform_v1 as v1
 
 from pipeline.errors import UserError
 from pipeline.settings.endpoint import Canary
-from pipeline.vertex import termination
-from pipeline.vertex.cloud import FAILURES, PASSING, first_line
+from pipeline.vertex.cloud import FAILURES, PASSING, first_line, raised_on_sigterm
 from pipeline.vertex.endpoints.endpoint import (
     ALL,
     SECONDS_TO_DEPLOY,
     EndpointTaken,
     ServingEndpoint,
     deployed_id,
+    push_of,
     shares,
 )
 from pipeline.vertex.endpoints.observation import Observed, SmokeRows, monitored, p95, predict
-from pipeline.vertex.endpoints.registry import Version
+from pipeline.vertex.endpoints.registry import PREVIOUS, ROLLED_BACK, STATE, Registry, Version
 
 # A share or a percentile of fewer requests counts only at the end of a step.
 ENOUGH_REQUESTS = 20
@@ -62,7 +64,7 @@ class RollOut:
         before = self.serving.take(self.holder, budget, self.has_ended)
         new = None
         try:
-            with termination.raised(CanaryFailed("the task was ended from outside")):
+            with raised_on_sigterm(CanaryFailed("the task was ended from outside")):
                 for undeployed in self.serving.undeploy_due():
                     self.note(f"undeployed {undeployed}, whose grace period is over")
                 deployed = deployed_id(self.serving.read(), version)
@@ -108,7 +110,6 @@ class RollOut:
             self._smoke_test(new, ALL, others_refuse=False)
 
     def _ask(self, row: int) -> tuple[Any, float]:
-        """Send a row; return the answer or the error, and the seconds it took."""
         started = time.monotonic()
         answer: Any
         try:
@@ -118,7 +119,6 @@ class RollOut:
         return answer, time.monotonic() - started
 
     def _smoke_test(self, new: str, share: int, others_refuse: bool) -> None:
-        """Send real rows until the new version has answered each as in the model check."""
         left = list(range(len(self.rows.instances)))
         if not left:
             self.note("no smoke test: the model check has kept no rows")
@@ -145,7 +145,6 @@ class RollOut:
         raise CanaryFailed(f"the smoke test failed, it has answered only {total - len(left)} of {total} rows")
 
     def _watch(self, new: str, others: Mapping[str, int], share: int, others_refuse: bool) -> None:
-        """Watch errors and latencies for the step's time; raise CanaryFailed when they are past the limits."""
         main = max(others, key=lambda key: others[key])
         since, checked = time.time(), time.monotonic()
         until = time.monotonic() + 60 * self.canary.minutes
@@ -257,3 +256,78 @@ def wait_for_grace(serving: ServingEndpoint, old: Sequence[str], note: Callable[
         note(f"the version before could not be undeployed ({first_line(error)}); the next push does it")
         return
     note(f"undeployed the version before ({undeployed})" if undeployed else "the version before stays: it has traffic")
+
+
+class Plan(NamedTuple):
+    """The changes of a rollback."""
+
+    now: str  # the traffic as it is, in words
+    steps: list[str]  # the changes in their order, a sentence each
+    version: Version | None  # that comes back; None: the traffic before a push that has not ended
+    leaving: list[Version]  # that have traffic now and are undeployed
+
+
+def plan(serving: ServingEndpoint, registry: Registry, wanted: str = PREVIOUS) -> Plan:
+    """Return the changes that bring back the version with an alias or number, without doing them."""
+    endpoint = serving.read()
+    push = push_of(endpoint)
+    versions = registry.versions()
+    if push is not None and wanted == PREVIOUS:
+        if not any(push.before.values()):
+            raise UserError(
+                f"the push of {push.holder} is the first to {serving.name}: there is nothing to go back to. Cancel its "
+                "job, and it takes the traffic from its version itself"
+            )
+        leaving = [other for other in versions if (key := deployed_id(endpoint, other)) and not push.before.get(key)]
+        restored = v1.Endpoint(deployed_models=endpoint.deployed_models, traffic_split=dict(push.before))
+        steps = [
+            f"end the push of {push.holder}",
+            f"put the traffic back: {shares(restored)}",
+            *(f"undeploy version {other.id}, which is labelled {ROLLED_BACK}" for other in leaving),
+        ]
+        return Plan(shares(endpoint), steps, None, leaving)
+
+    version = registry.with_alias(wanted)
+    if version is None:
+        known = ", ".join(other.id for other in versions) or "none"
+        reason = "no version before this one is known" if wanted == PREVIOUS else f"there is no version {wanted}"
+        raise UserError(
+            f"{reason} in {registry.name}, versions: {known}; to bring one of them back: python vertex_runner.py "
+            "rollback NUMBER"
+        )
+    key = deployed_id(endpoint, version)
+    if key is not None and endpoint.traffic_split.get(key) == ALL:
+        raise UserError(f"version {version.id} has all the traffic of {serving.name} already; nothing was changed")
+    others = (other for other in versions if other.id != version.id)
+    leaving = [other for other in others if endpoint.traffic_split.get(deployed_id(endpoint, other) or "")]
+    steps = [
+        *([f"end the push of {push.holder}"] if push else []),
+        *([f"deploy version {version.id}, which takes some minutes"] if key is None else []),
+        f"give version {version.id} all the traffic, and the aliases live and default",
+        *(f"undeploy version {other.id}, which is labelled {ROLLED_BACK}" for other in leaving),
+    ]
+    return Plan(shares(endpoint), steps, version, leaving)
+
+
+def carry_out(serving: ServingEndpoint, registry: Registry, plan: Plan, note: Callable[[str], None]) -> None:
+    """Do the changes of a plan."""
+    holder = f"rollback-by-{getpass.getuser()}-{int(time.time())}"
+    # A push that holds it sees that and stops; the traffic before it is put back with the same call.
+    serving.take(holder, SECONDS_TO_DEPLOY, has_ended=lambda _: True)
+    try:
+        if plan.version is not None:
+            deployed = serving.deploy(plan.version)
+            serving.set_traffic(holder, {deployed: ALL})
+            registry.make_live(plan.version, rolled_back=True)
+        for other in plan.leaving:
+            registry.label(other, **{STATE: ROLLED_BACK})
+        note(f"now: {shares(serving.read())}")
+        if plan.leaving:
+            time.sleep(serving.settings.canary.drain_seconds)
+        for other in plan.leaving:
+            key = deployed_id(serving.read(), other)
+            if key is not None:
+                serving.undeploy(key)
+                note(f"undeployed version {other.id}")
+    finally:
+        serving.give_back(holder)

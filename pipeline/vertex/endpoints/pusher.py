@@ -17,7 +17,7 @@ from pipeline.components.base import Artifacts
 from pipeline.components.pusher import AtomicPusherExecutor
 from pipeline.errors import UserError
 from pipeline.settings import checks
-from pipeline.settings.endpoint import PIPELINE_IMAGE, PREBUILT_IMAGE, Endpoint
+from pipeline.settings.endpoint import PIPELINE_IMAGE, Endpoint
 from pipeline.settings.target import Vertex
 from pipeline.vertex import rehearsing
 from pipeline.vertex.cloud import ENDED_STATES, RETRY, Cloud, explaining
@@ -35,9 +35,6 @@ PORT = 8080
 def setting_for(vertex: Vertex, endpoint: Endpoint, pipeline: str) -> dict[str, Any]:
     """Return what the Pusher's task needs to know, as JSON."""
     image = vertex.image if endpoint.image == PIPELINE_IMAGE else endpoint.image
-    if endpoint.image == PREBUILT_IMAGE:
-        version = importlib.metadata.version("tensorflow")
-        image = registry.prebuilt_image(version, vertex.region, endpoint.accelerator)
     return {
         "endpoint": checks.to_json(endpoint),
         "project": vertex.project,

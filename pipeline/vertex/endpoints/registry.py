@@ -180,20 +180,3 @@ def described(metrics: Mapping[str, float], run: str) -> str:
     """Return a line about a version for people."""
     shown = [f"{name} {metrics[name]:.4f}" for name in METRICS if name in metrics]
     return f"{', '.join(shown) or 'no metrics'} on the test split; run {run}"
-
-
-def prebuilt_image(tensorflow: str, region: str, accelerator: str | None) -> str:
-    """Return Google's serving image for a version of TensorFlow, such as "2.15.0"."""
-    from google.cloud.aiplatform import helpers  # imports the whole SDK, which no other code needs
-
-    continent = region.partition("-")[0]
-    continent = continent if continent in ("us", "europe", "asia") else "us"
-    version = ".".join(tensorflow.split(".")[:2])
-    kind = "gpu" if accelerator else "cpu"
-    try:
-        return str(helpers.get_prebuilt_prediction_container_uri("tensorflow", version, continent, kind))
-    except ValueError as error:
-        raise UserError(
-            f'endpoint.image is "prebuilt", and Google has no {kind} image for TensorFlow {tensorflow}: {error}. Take '
-            'image="pipeline", which has the TensorFlow that the model was trained with'
-        ) from error

@@ -179,7 +179,6 @@ def _random_value(parameter: dict[str, Any], generator: random.Random) -> Any:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return unused ports."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for sock in sockets:

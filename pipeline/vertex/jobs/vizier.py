@@ -153,7 +153,6 @@ def _settings(exec_properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parameter(hp: Any) -> dict[str, Any]:
-    """Return a hyperparameter of KerasTuner as a ParameterSpec of Vizier."""
     if hp.conditions:
         parents = ", ".join(sorted({condition.name for condition in hp.conditions}))
         raise UserError(
@@ -202,7 +201,6 @@ def _value(hp: Any, text: str) -> Any:
 
 
 def _write(space: keras_tuner.HyperParameters, trials: list[dict[str, Any]], output_dict: Artifacts) -> None:
-    """Write the best values, and all trials from best to worst, in the files and the form of TFX's Tuner."""
     parameters = {parameter.name: parameter for parameter in space.space}
     values = [
         {name: _value(parameters[name], str(value)) for name, value in trial["values"].items()} for trial in trials

@@ -3,7 +3,6 @@
 A schedule starts it. A crossed limit fails the task, which Google Cloud's alerts see, or starts the pipeline.
 """
 
-import argparse
 import datetime
 import json
 import logging
@@ -34,7 +33,7 @@ from pipeline.settings.target import Target
 from pipeline.vertex.cloud import Cloud
 from pipeline.vertex.endpoints.endpoint import ServingEndpoint
 from pipeline.vertex.pipelines.compile import add_task, config_to_json, staged_uploads, write_compiled
-from pipeline.vertex.pipelines.schedules import start_now
+from pipeline.vertex.pipelines.submit import start_now
 
 DAYS = 7
 # Newest requests that are read with their images, some gigabytes.
@@ -60,10 +59,16 @@ def compile(config: PipelineConfig, target: Target, out: Path, retrain: bool) ->
             "python -m pipeline schema and name it in the config"
         )
     name = name_of(config.name)
-    arguments = ["--config", config_to_json(config), "--endpoint", checks.to_json(vertex.endpoint)]
-    arguments += ["--project", vertex.project, "--region", vertex.region, "--root", target.pipeline_root]
-    arguments += ["--schema", stage_schema(Path(config.schema), config.label, config.evaluation.sliced_by, target)]
-    arguments += ["--retrain"] if retrain else []
+    # What ``main`` reads.
+    given = {
+        "config": config_to_json(config),
+        "endpoint": checks.to_json(vertex.endpoint),
+        "project": vertex.project,
+        "region": vertex.region,
+        "root": target.pipeline_root,
+        "schema": stage_schema(Path(config.schema), config.label, config.evaluation.sliced_by, target),
+        "retrain": retrain,
+    }
     spec: dict[str, Any] = {
         "pipelineInfo": {"name": name},
         "schemaVersion": "2.0.0",
@@ -72,28 +77,20 @@ def compile(config: PipelineConfig, target: Target, out: Path, retrain: bool) ->
         "components": {},
         "deploymentSpec": {"executors": {}},
     }
-    add_task(spec, MONITOR, "pipeline.vertex.pipelines.monitoring", arguments, vertex)
+    add_task(spec, MONITOR, "pipeline.vertex.pipelines.monitoring", [json.dumps(given)], vertex)
     runtime = {"gcsOutputDirectory": target.pipeline_root}
     job = {"displayName": name, "pipelineSpec": spec, "runtimeConfig": runtime}
     write_compiled(out, job, staged_uploads(target))
 
 
 def main() -> int:
-    """Run the task; return its exit code."""
+    """Run the task with its settings, JSON in the one argument; return its exit code."""
     logging.basicConfig(level=logging.INFO)
-    parser = argparse.ArgumentParser(prog="python -m pipeline.vertex.pipelines.monitoring", description=__doc__)
-    parser.add_argument("--config", required=True, help="the pipeline's config as JSON")
-    parser.add_argument("--endpoint", required=True, help="the endpoint's settings as JSON")
-    parser.add_argument("--project", required=True)
-    parser.add_argument("--region", required=True)
-    parser.add_argument("--root", required=True, help="folder of the pipeline's artifacts")
-    parser.add_argument("--schema", required=True, help="folder with the reviewed schema")
-    parser.add_argument("--retrain", action="store_true", help="start the pipeline when a limit is crossed")
-    arguments = parser.parse_args()
-    config = checks.from_json(PipelineConfig, arguments.config)
-    cloud = Cloud.connect(arguments.project, arguments.region)
-    crossed = monitor(config, checks.from_json(Endpoint, arguments.endpoint), cloud, arguments.root, arguments.schema)
-    if crossed and arguments.retrain:
+    given = json.loads(sys.argv[1])
+    config = checks.from_json(PipelineConfig, given["config"])
+    cloud = Cloud.connect(given["project"], given["region"])
+    crossed = monitor(config, checks.from_json(Endpoint, given["endpoint"]), cloud, given["root"], given["schema"])
+    if crossed and given["retrain"]:
         print(f"retraining: {start_now(config.name, cloud)}")
         return WITHIN
     return CROSSED if crossed else WITHIN

@@ -1,12 +1,16 @@
 """Check the requirements of a run on Vertex AI before it costs money, and list every problem."""
 
+import hashlib
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
+import google.auth.transport.requests
+import requests
 from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as v1
 
@@ -16,12 +20,11 @@ from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
 from pipeline.packaging import fingerprints
 from pipeline.settings.config import PipelineConfig
-from pipeline.settings.endpoint import PIPELINE_IMAGE, PREBUILT_IMAGE
+from pipeline.settings.endpoint import PIPELINE_IMAGE
 from pipeline.settings.target import Vertex
-from pipeline.vertex.cloud import FAILURES, SECONDS, Cloud, first_line
+from pipeline.vertex.cloud import FAILURES, LOOPBACK, SECONDS, Cloud, checked, first_line, is_googles, is_private
 from pipeline.vertex.endpoints.endpoint import push_of, shares
 from pipeline.vertex.pipelines import requirements
-from pipeline.vertex.pipelines.container_images import Image, read_image
 from pipeline.vertex.pipelines.requirements import Finding
 
 # Labels of the image, written by the Dockerfile.
@@ -43,11 +46,22 @@ MULTI_REGIONS = {
     "EUROPE": ("EU", {"EUROPE-WEST2", "EUROPE-WEST6"}),
     "US": ("US", set()),
 }
-
-
+MANIFESTS = (
+    "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json, "
+    "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json"
+)
+ARCHITECTURE = "amd64"  # of Vertex AI's and Dataflow's machines
 # Built from this code, the same with root as its user, or the user's custom image for an endpoint.
 Kind = Literal["ours", "ours, as root", "another"]
 ROOT = ("", "0", "root", "0:0", "root:root")
+
+
+class Image(NamedTuple):
+    """An image in a registry."""
+
+    pinned: str  # its address with the digest in place of the tag, which always means the same image
+    labels: Mapping[str, str] | None  # of the image for x86-64, if there is one
+    user: str = ""  # that it runs as; empty: root
 
 
 class Checked(NamedTuple):
@@ -84,13 +98,12 @@ def check(config: PipelineConfig, vertex: Vertex, connect: Callable[[], Cloud]) 
 
 
 def _images_of(vertex: Vertex) -> dict[str, Kind]:
-    """Return the images that a run takes."""
     images: dict[str, Kind] = {vertex.image: "ours"}
     if vertex.machines.tuning and vertex.machines.search_with == "vizier":
         images[vertex.image_as_root] = "ours, as root"
     if vertex.dataflow:
         images[vertex.dataflow.image] = "ours, as root"
-    if vertex.endpoint and vertex.endpoint.image not in (PIPELINE_IMAGE, PREBUILT_IMAGE):
+    if vertex.endpoint and vertex.endpoint.image != PIPELINE_IMAGE:
         images.setdefault(vertex.endpoint.image, "another")
     return images
 
@@ -112,7 +125,6 @@ def _with_images(vertex: Vertex, addresses: Mapping[str, str]) -> Vertex:
 
 
 def _findings(subject: str, run_check: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """Return the findings of a check, and the reason if it could not finish."""
     findings = []
     try:
         for finding in run_check():
@@ -279,3 +291,72 @@ def _webhook(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
             yield Finding("ok", secret)
         else:
             yield Finding("wrong", f"{secret} is {str(state).lower()}", f"gcloud secrets versions add {arguments}")
+
+
+def read_image(address: str, cloud: Cloud) -> Image:
+    """Return what a registry has under an address such as "europe-docker.pkg.dev/project/repository/image:tag"."""
+    host, _, rest = address.partition("/")
+    name, _, digest = rest.partition("@")
+    tagged, colon, tag = name.rpartition(":")
+    if colon:
+        name = tagged
+    # As docker does it: without TLS for a registry on this machine.
+    root = f"{'http' if urlsplit(f'//{host}').hostname in LOOPBACK else 'https'}://{host}"
+    with requests.Session() as session:
+        token = _token(session, root, name, cloud)
+
+        def get(path: str, accept: str = "*/*") -> requests.Response:
+            """Return a manifest or a blob; requests drops the token where a blob is elsewhere."""
+            headers = {"Accept": accept, **({"Authorization": f"Bearer {token}"} if token else {})}
+            return checked(_answer(session, f"{root}/v2/{name}/{path}", headers=headers))
+
+        response = get(f"manifests/{digest or tag}", MANIFESTS)
+        # A digest is the SHA-256 of the manifest's bytes; a registry's own header cannot be more right than that.
+        pinned = f"{host}/{name}@sha256:{hashlib.sha256(response.content).hexdigest()}"
+        manifest = response.json()
+        if "manifests" in manifest:  # one for each platform
+            digests = {
+                entry.get("platform", {}).get("architecture"): entry["digest"] for entry in manifest["manifests"]
+            }
+            if ARCHITECTURE not in digests:
+                return Image(pinned, None)
+            manifest = get(f"manifests/{digests[ARCHITECTURE]}", MANIFESTS).json()
+        config = get(f"blobs/{manifest['config']['digest']}").json()
+    if config.get("architecture") != ARCHITECTURE:
+        return Image(pinned, None)
+    settings = config.get("config", {})
+    return Image(pinned, settings.get("Labels") or {}, settings.get("User", ""))
+
+
+def _token(session: requests.Session, root: str, name: str, cloud: Cloud) -> str | None:
+    """Return a token for reading the repository ``name`` of a registry; None: the registry wants none.
+
+    distribution.github.io/distribution/spec/auth/token; the user's name is Artifact Registry's for access tokens:
+    cloud.google.com/artifact-registry/docs/docker/authentication#token
+    """
+    response = _answer(session, f"{root}/v2/")
+    challenge = response.headers.get("WWW-Authenticate", "")
+    if response.status_code != requests.codes.unauthorized or not challenge.lower().startswith("bearer "):
+        return None
+    values = dict(re.findall(r'(\w+)="?([^",]*)"?', challenge))
+    realm = values.get("realm", "")
+    query = {"scope": f"repository:{name}:pull"}
+    if "service" in values:
+        query["service"] = values["service"]
+    user = None
+    # Of both: a stranger's registry could name Google's realm and take the token that comes back.
+    if is_googles(root) and is_googles(realm):
+        if not cloud.credentials.valid:
+            cloud.credentials.refresh(google.auth.transport.requests.Request())
+        user = ("oauth2accesstoken", cloud.credentials.token)
+    if not is_private(realm):
+        raise exceptions.Unauthorized(f"{root} wants a token from {realm!r}, which is not over TLS")
+    content = checked(_answer(session, realm, params=query, auth=user)).json()
+    return str(content.get("token") or content["access_token"])
+
+
+def _answer(session: requests.Session, url: str, **more: Any) -> requests.Response:
+    try:
+        return session.get(url, timeout=SECONDS, **more)
+    except requests.RequestException as error:
+        raise exceptions.ServiceUnavailable(str(error)) from error

@@ -28,7 +28,7 @@ from tfx.orchestration.kubeflow.v2.container.kubeflow_v2_entrypoint_utils import
 
 from pipeline import filesystem
 from pipeline.components.artifacts import read_hyperparameters
-from pipeline.costs.bill import to_dict
+from pipeline.costs.estimate import to_dict
 from pipeline.errors import UserError
 from pipeline.quality.verdict import FAILED, whole_outcome
 from pipeline.report import page

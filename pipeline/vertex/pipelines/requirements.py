@@ -259,7 +259,6 @@ def _metrics(vertex: Vertex) -> Iterator[tuple[str, int]]:
 
 
 def _allowed(permissions: Iterable[str], place: Place, cloud: Cloud) -> set[str]:
-    """Return those of some permissions that the caller has."""
     if place[0] == "bucket":
         return set(cloud.storage().bucket(place[1]).test_iam_permissions(list(permissions), timeout=30))
     path = f"v1/{_text(place, RESOURCE)}:testIamPermissions"

@@ -18,7 +18,7 @@ from pipeline.settings.target import Vertex
 from pipeline.vertex.cloud import ENDED_STATES, RETRY, Cloud, first_line
 from pipeline.vertex.endpoints.endpoint import DUE, deployed_id, push_of
 from pipeline.vertex.endpoints.registry import LIVE, PREVIOUS, RUN, Registry, as_label
-from pipeline.vertex.pipelines.schedules import list_schedules
+from pipeline.vertex.pipelines.submit import list_schedules
 from pipeline.vertex.pipelines.watch import pushed_to
 
 GIB = float(1 << 30)
@@ -105,7 +105,6 @@ def _models(scope: Scope) -> Iterator[Unused]:
 
 
 def _tensorboards(scope: Scope) -> Iterator[Unused]:
-    """Yield the TensorBoards of the table of machines to which no training has added or changed a run."""
     client, machines = scope.cloud.client(v1.TensorboardServiceClient), scope.vertex.machines
     ours = {last_part(job.tensorboard) for job in (machines.training, machines.tuning) if job and job.tensorboard}
     boards = client.list_tensorboards(parent=scope.cloud.parent, retry=RETRY)
@@ -121,7 +120,6 @@ def _tensorboards(scope: Scope) -> Iterator[Unused]:
 
 
 def _schedules(scope: Scope) -> Iterator[Unused]:
-    """Yield the pipeline's active schedule if its last runs ended without a push."""
     for schedule in list_schedules(scope.cloud):
         if schedule.display_name == scope.config.name and schedule.state == v1.Schedule.State.ACTIVE:
             key = last_part(schedule.name)

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 from google.cloud import aiplatform_v1 as v1
 from google.protobuf import json_format
 
-from pipeline.costs.bill import Bill, bill_of
-from pipeline.costs.rates import Rates
+from pipeline.costs.estimate import Bill, Rates, bill_of
 from pipeline.runs.watched_jobs import WatchedJob
 from pipeline.settings import checks
 from pipeline.vertex import ALL_NODES, FIRST_OF_RESOLVER, REPORT, REPORT_TASK, node_of, training_page
@@ -38,11 +37,6 @@ class TaskLine(NamedTuple):
     state: str  # a value of STATES
     seconds: float  # from its start to its end; 0 while it runs
     detail: str  # why it failed and where its log is
-
-
-def full_name(job: str, cloud: Cloud) -> str:
-    """Return the resource name of a job that is given by its id or its name."""
-    return job if job.startswith("projects/") else f"{cloud.parent}/pipelineJobs/{job}"
 
 
 def watch(
@@ -153,7 +147,6 @@ def page_of(job: v1.PipelineJob) -> str | None:
 
 
 def _log_of(task: v1.PipelineTaskDetail) -> str:
-    """Return where the log of a task's container is, as the end of a sentence."""
     container = task.executor_detail.container_detail
     job = container.main_job or container.pre_caching_check_job
     return f"; log: {training_page(job)}" if job else ""

@@ -137,7 +137,6 @@ def _place(lines: list[str], module: Path) -> list[str]:
 
 
 def _reason(kind: str, text: str, module: Path) -> list[str]:
-    """Return what is different in a task, if that is the reason."""
     missing = re.match(r"No module named '([\w.]+)'", text)
     if kind == "ModuleNotFoundError" and missing:
         package = missing[1].split(".")[0]

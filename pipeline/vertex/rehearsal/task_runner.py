@@ -126,7 +126,6 @@ class _Rehearsal:
         return steps
 
     def _run_step(self, task: str, name: str) -> Step:
-        """Run a task and keep how it ended; ``name`` is its step."""
         started, start_time = time.monotonic(), _now()
         detail: dict[str, Any] = {"taskName": task, "state": "FAILED", "startTime": start_time, "outputs": {}}
         self._details.append(detail)
@@ -148,7 +147,6 @@ class _Rehearsal:
         return Step(name, state, time.monotonic() - started, as_tfx(outputs), made)
 
     def _report(self) -> bool:
-        """Run the exit handler; return whether it succeeded."""
         if REPORT_TASK not in self._tasks:
             return True
         component = self._components[REPORT_TASK]
@@ -303,7 +301,6 @@ def _inputs(task: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 def _upstream(task: Mapping[str, Any]) -> set[str]:
-    """Return the tasks that a task waits for."""
     producers = {source["taskOutputArtifact"]["producerTask"] for source in _inputs(task, "artifacts").values()}
     return {*task.get("dependentTasks", ()), *producers}
 

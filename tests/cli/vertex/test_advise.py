@@ -11,7 +11,7 @@ from pipeline.cli import command_line
 from pipeline.cli.printing import Terminal
 from pipeline.cli.terminal import Screen
 from pipeline.cli.vertex import settings
-from pipeline.cli.vertex.advise import _recommendation, advise
+from pipeline.cli.vertex.advise import _notes, advise
 from pipeline.cli.vertex.arguments import parse_arguments
 from pipeline.cli.vertex.commands import Session
 from pipeline.costs.advice import Answer
@@ -49,15 +49,14 @@ def rows(text: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.slow
-def test_it_estimates_from_the_last_run_and_recommends_the_cheapest_in_time(ask: Ask, first: Run) -> None:
-    text = ask("--within", "8h")
+def test_it_estimates_from_the_last_run_and_compares_machines(ask: Ask, first: Run) -> None:
+    text = ask()
     assert f"  measured  run {first.run_id} on this machine, " in text
     assert " examples/s\n" in text
     table = rows(text)
     assert table["this machine"][1:] == ["-", "-"]
     assert table["the task, 8 vCPUs"][2] == "-"
     assert all(price.startswith("$") for price in table["n1-standard-8"][1:])
-    assert "\ncheapest within 8 h: " in text
     assert max(map(len, text.splitlines()[:20])) <= 100
 
 
@@ -81,11 +80,9 @@ def test_far_more_rows_than_the_run_had_are_a_warning_in_the_first_line(ask: Ask
 
 
 @pytest.mark.slow
-def test_only_the_machines_that_were_named_are_listed_and_spot_prices_count_where_wanted(ask: Ask) -> None:
-    text = ask("--machine", "n1-standard-16", "--machine", "n2-standard-4", "--spot")
+def test_only_the_machines_that_were_named_are_listed(ask: Ask) -> None:
+    text = ask("--machine", "n1-standard-16", "--machine", "n2-standard-4")
     assert list(rows(text)) == ["machine", "this machine", "n1-standard-16", "n2-standard-4"]
-    assert "\ncheapest: n" in text
-    assert " price on spot: $" in text
 
 
 @pytest.mark.slow
@@ -102,21 +99,10 @@ def test_without_a_finished_run_it_prints_how_to_start_one(ask: Ask, tmp_path: P
         ask(output=tmp_path)
 
 
-def known(hours: float, machine: str = "n1-standard-8") -> Answer:
-    return Answer(machine, (hours / 2, hours, hours * 2), 2.0, 1.0)
+def known(machine: str) -> Answer:
+    return Answer(machine, (0.5, 1, 2), 2.0, 1.0)
 
 
-def test_the_sentence_says_what_may_be_late_and_what_no_machine_reaches() -> None:
-    late = _recommendation([known(7)], False, 8)
-    assert late == "cheapest within 8 h: n1-standard-8: 7.00 (3.50 to 14) h, price: $2.00. It may take longer."
-    assert "longer" not in _recommendation([known(3)], False, 8)
-    none = _recommendation([known(2_000)], True, 8)
-    assert none.startswith(
-        "No machine with a known time and price ends within 8 h. The fastest is n1-standard-8: 2,000 "
-    )
-    assert _recommendation([Answer("g2-standard-8", None)], False, None) == "No machine has a known time."
-
-
-def test_a_recommended_tpu_names_the_image_that_it_needs() -> None:
-    assert "A TPU needs an image of your own" in _recommendation([known(1, "cloud-tpu + 8 TPU_V2")], False, None)
-    assert "TPU" not in _recommendation([known(1)], False, None)
+def test_a_tpu_needs_an_image_of_ones_own() -> None:
+    assert any("A TPU needs an image of your own" in note for note in _notes([known("cloud-tpu + 8 TPU_V2")]))
+    assert not any("TPU" in note for note in _notes([known("n1-standard-8")]))

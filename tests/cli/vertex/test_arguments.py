@@ -32,7 +32,6 @@ def test_without_a_command_the_pipeline_runs(argv):
         (["costs", "--days", "99999999999"], "must be a whole number of days from 1 to 730, got '99999999999'"),
         (["costs", "--dry-run"], "unrecognized arguments: --dry-run"),
         (["advise", "--measure"], "unrecognized arguments: --measure"),
-        (["advise", "--within", "8"], "must be a number above 0 and m, h or d for minutes, hours or days"),
         (["check", "--max-cost", "five"], "--max-cost: must be US dollars, a number above 0, got 'five'"),
         (["run", "--max-cost", "-1"], "--max-cost: must be US dollars, a number above 0, got '-1'"),
         (["watch"], "the following arguments are required: JOB"),

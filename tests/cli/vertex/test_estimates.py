@@ -14,7 +14,7 @@ from pipeline.cli.printing import Terminal
 from pipeline.cli.terminal import Screen
 from pipeline.cli.vertex import estimates
 from pipeline.cli.vertex.commands import Session
-from pipeline.costs.bill import Bill, Line
+from pipeline.costs.estimate import Bill, Line
 from pipeline.runs import watched_jobs
 from pipeline.runs.watched_jobs import WatchedJob
 from pipeline.settings.config import PipelineConfig, Tuning, load_config
@@ -168,7 +168,10 @@ def test_old_prices_are_a_warning_and_damaged_ones_a_finding(look: Look, tmp_pat
     monkeypatch.chdir(tmp_path)
     within, text = look()
     assert within
-    assert "the prices in configs/prices.toml are 100 days old; python vertex_runner.py advise --refresh" in text
+    assert (
+        "the prices in configs/prices.toml are 100 days old; correct them from cloud.google.com/vertex-ai/pricing"
+        in text
+    )
     (tmp_path / "configs/prices.toml").write_text("date")
     within, text = look()
     assert within

@@ -10,7 +10,6 @@ from google.cloud import aiplatform_v1 as v1
 from pipeline.errors import UserError
 from pipeline.settings.endpoint import Endpoint
 from pipeline.vertex import REHEARSAL_VARIABLE
-from pipeline.vertex.endpoints import registry
 from tests.fakes.google_cloud import BUCKET, GoogleCloud
 from tests.fakes.script import Fault
 from tests.vertex.serving import ENDPOINT, QUICK, Pushes
@@ -195,10 +194,3 @@ def test_metrics_that_cannot_be_shown_do_not_keep_a_model_back(pushes: Pushes, t
     there.vertex.script.faults.append(Fault("ImportModelEvaluation", grpc.StatusCode.PERMISSION_DENIED, "no", times=9))
     pushes.push(1)
     assert there.vertex.serving.traffic() == {"1": 100}
-
-
-def test_googles_image_is_taken_where_it_has_the_tensorflow_in_use():
-    image = registry.prebuilt_image("2.15.1", "europe-west4", None)
-    assert image == "europe-docker.pkg.dev/vertex-ai/prediction/tf2-cpu.2-15:latest"
-    with pytest.raises(UserError, match=r'no cpu image for TensorFlow 99.0.0: .* Take image="pipeline"'):
-        registry.prebuilt_image("99.0.0", "europe-west4", None)

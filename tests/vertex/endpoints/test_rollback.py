@@ -5,7 +5,7 @@ import time
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.vertex.endpoints import rollback
+from pipeline.vertex.endpoints import canary
 from pipeline.vertex.endpoints.endpoint import HOLDER, UNTIL, ServingEndpoint
 from pipeline.vertex.endpoints.registry import Registry
 from tests.fakes.google_cloud import GoogleCloud
@@ -26,7 +26,7 @@ def entry(cloud) -> Registry:
 
 def roll_back(serving: ServingEndpoint, entry: Registry, *wanted: str) -> list[str]:
     said: list[str] = []
-    rollback.carry_out(serving, entry, rollback.plan(serving, entry, *wanted), said.append)
+    canary.carry_out(serving, entry, canary.plan(serving, entry, *wanted), said.append)
     return said
 
 
@@ -34,7 +34,7 @@ def test_a_plan_says_what_would_be_done_and_changes_nothing(pushes: Pushes, ther
     pushes.push(1)
     pushes.push(2)
     calls = len(there.vertex.calls)
-    found = rollback.plan(serving, entry)
+    found = canary.plan(serving, entry)
     assert found.now == "100 % to flights-2"
     assert found.steps == [
         "deploy version 1, which takes some minutes",
@@ -104,7 +104,7 @@ def test_a_push_that_has_not_ended_is_ended_and_the_traffic_put_back(pushes: Pus
     first, second = (one.id for one in endpoint.deployed_models)
     endpoint.traffic_split = {first: 90, second: 10}
     endpoint.labels = {HOLDER: "run-2", UNTIL: str(int(time.time()) + 600), f"push-before-{first}": "100"}
-    found = rollback.plan(serving, entry)
+    found = canary.plan(serving, entry)
     assert found.now == "90 % to flights-1, 10 % to flights-2"
     assert found.steps == [
         "end the push of run-2",

@@ -21,8 +21,8 @@ from pipeline.errors import UserError
 from pipeline.settings.machines import Job
 from pipeline.settings.target import Vertex
 from pipeline.vertex.cloud import LostContact
-from pipeline.vertex.jobs import launch, replicas, vizier
-from pipeline.vertex.pipelines import worker_pools
+from pipeline.vertex.jobs import launch, vizier
+from pipeline.vertex.pipelines.compile import custom_job
 from tests.fakes.google_cloud import GoogleCloud
 from tests.fakes.script import Fault
 
@@ -59,10 +59,10 @@ def quick(monkeypatch):
 def properties(job: Job, replica: str = "", settings: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     """The settings of a component that runs as a job."""
     setting = {
-        "executor": f"pipeline.vertex.jobs.replicas.{replica}",
+        "executor": f"pipeline.vertex.jobs.launch.{replica}",
         "parent": "projects/demo/locations/us-central1",
         "replicas": job.replicas,
-        "job": worker_pools.custom_job(job, VERTEX, "some-job"),
+        "job": custom_job(job, VERTEX, "some-job"),
     }
     config = {"epochs": 3, **(settings or {}), launch.SETTING: setting}
     return {"train_args": "{}", "eval_args": "{}", "custom_config": json_utils.dumps(config), **more}
@@ -112,7 +112,7 @@ def test_the_trainers_task_runs_its_job_to_the_end(there: GoogleCloud, bucket: s
     assert job.state == v1.JobState.JOB_STATE_SUCCEEDED
     chief, worker, reduction = job.job_spec.worker_pool_specs
     assert chief.container_spec.command == worker.container_spec.command
-    assert "pipeline.vertex.jobs.replicas.TrainerReplica" in chief.container_spec.command
+    assert "pipeline.vertex.jobs.launch.TrainerReplica" in chief.container_spec.command
     assert not reduction.container_spec.command
     assert job.job_spec.scheduling.strategy == v1.Scheduling.Strategy.SPOT
     given = json.loads(chief.container_spec.command[-1])
@@ -127,7 +127,7 @@ def test_the_tuners_task_runs_its_workers_as_a_job(there: GoogleCloud, bucket: s
     launch.JobExecutor().Do({}, outputs, properties(Job(replicas=3), "TunerReplica"))
     (job,) = there.vertex.jobs.custom_jobs.values()
     assert [pool.replica_count for pool in job.job_spec.worker_pool_specs] == [1, 2]
-    assert "pipeline.vertex.jobs.replicas.TunerReplica" in job.job_spec.worker_pool_specs[1].container_spec.command
+    assert "pipeline.vertex.jobs.launch.TunerReplica" in job.job_spec.worker_pool_specs[1].container_spec.command
 
 
 def test_a_job_that_fails_ends_the_task_with_its_cause_and_page(there: GoogleCloud, bucket: str):
@@ -186,13 +186,13 @@ def test_a_task_that_is_ended_cancels_its_job(there: GoogleCloud, bucket: str, s
     ],
 )
 def test_every_replica_of_a_search_knows_the_first_and_its_own_place(cluster, task, expected):
-    assert replicas.place_in_cluster(json.dumps({"cluster": cluster, "task": task})) == expected
+    assert launch.place_in_cluster(json.dumps({"cluster": cluster, "task": task})) == expected
 
 
 @pytest.mark.parametrize("text", [None, "", "{}", '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}'])
 def test_a_cluster_that_is_not_as_documented_is_refused(text):
     with pytest.raises(UserError, match=r"the environment variable CLUSTER_SPEC is .*; expected that of Vertex AI"):
-        replicas.place_in_cluster(text)
+        launch.place_in_cluster(text)
 
 
 @pytest.fixture

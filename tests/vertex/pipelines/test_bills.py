@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from google.cloud import aiplatform_v1 as v1
 
+from pipeline.costs.estimate import Rates, run_rates
 from pipeline.costs.prices import read_prices
-from pipeline.costs.rates import Rates, run_rates
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.machines import TASKS, Job, Machines
 from pipeline.settings.repository import REPOSITORY

@@ -51,7 +51,7 @@ def test_the_endpoint_s_machines_must_be_in_the_region_and_within_the_quota(all_
             Job("a3-ultragpu-8g", "NVIDIA_H200_141GB", 8, boot_disk_type="hyperdisk-balanced"),
             "custom_model_training_nvidia_h200_gpus",
         ),
-        (Job("ct5lp-hightpu-4t", tpu_topology="2x2"), "custom_model_training_tpu_v5e"),
+        (Job("ct5lp-hightpu-4t"), "custom_model_training_tpu_v5e"),
         (Job("cloud-tpu", "TPU_V3", 8), "custom_model_training_tpu_v3"),
     ],
 )

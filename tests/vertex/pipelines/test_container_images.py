@@ -12,7 +12,7 @@ from pipeline.settings.machines import Job, Machines
 from pipeline.settings.target import Dataflow, Target
 from pipeline.vertex.cloud import Cloud, is_googles, is_private
 from pipeline.vertex.pipelines import preflight
-from pipeline.vertex.pipelines.container_images import read_image
+from pipeline.vertex.pipelines.preflight import read_image
 from tests.fakes.google_cloud import BUCKET, PROJECT, REGION, GoogleCloud
 from tests.fakes.image_registry import STRANGER, THIEF
 

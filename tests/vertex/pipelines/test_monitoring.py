@@ -14,7 +14,7 @@ from pipeline.errors import UserError
 from pipeline.quality import predictions, reference
 from pipeline.settings.config import PipelineConfig, load_config
 from pipeline.settings.target import Target
-from pipeline.vertex.pipelines import monitoring, schedules
+from pipeline.vertex.pipelines import monitoring, submit
 from tests.fakes.google_cloud import BUCKET, GoogleCloud
 from tests.serving.test_image_inputs import b64, grey_image
 from tests.vertex.serving import ENDPOINT, Pushes
@@ -68,8 +68,9 @@ def arguments_in(spec: dict[str, Any]) -> list[str]:
     return [str(word) for word in container["args"]]
 
 
-def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr("sys.argv", ["monitoring", *arguments])
+def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch, retrain: bool = False) -> int:
+    (given,) = arguments
+    monkeypatch.setattr("sys.argv", ["monitoring", json.dumps(json.loads(given) | {"retrain": retrain})])
     return monitoring.main()
 
 
@@ -93,9 +94,9 @@ def test_a_crossed_limit_fails_the_task_or_starts_the_schedules_job(
     assert run(compiled_task, monkeypatch) == 4
     assert "crossed: origin" in capsys.readouterr().out
     with pytest.raises(UserError, match="there is no schedule flights, whose job would be started"):
-        run([*compiled_task, "--retrain"], monkeypatch)
-    schedules.create(compiled, vertex, "flights", CRON, cloud, lambda _: None)
-    assert run([*compiled_task, "--retrain"], monkeypatch) == 0
+        run(compiled_task, monkeypatch, retrain=True)
+    submit.create_schedule(compiled, vertex, "flights", CRON, cloud, lambda _: None)
+    assert run(compiled_task, monkeypatch, retrain=True) == 0
     (job,) = there.vertex.pipeline_jobs.values()
     assert job.name in capsys.readouterr().out
     assert "Trainer" in job.pipeline_spec["components"]["tfx-dag"]["dag"]["tasks"]
@@ -175,5 +176,6 @@ def test_it_is_scheduled_beside_the_pipeline_by_a_command(runner, there: GoogleC
     assert f"created the schedule\nflights-monitor  active  '{CRON}', 0 runs so far" in text
     (schedule,) = there.vertex.schedules.values()
     job = schedule.create_pipeline_job_request.pipeline_job
-    assert arguments_in(job.pipeline_spec)[-1] == "--retrain"
+    (given,) = arguments_in(job.pipeline_spec)
+    assert json.loads(given)["retrain"]
     assert any("/_schemas/" in address for address in there.files())

@@ -11,8 +11,7 @@ from google.cloud.aiplatform import initializer
 from google.cloud.aiplatform.utils import resource_manager_utils
 from google.protobuf import json_format
 
-from pipeline.vertex.pipelines import schedules
-from pipeline.vertex.pipelines.submit import submit
+from pipeline.vertex.pipelines.submit import create_schedule, submit
 from tests.fakes.google_cloud import PROJECT, REGION, GoogleCloud
 
 pytestmark = pytest.mark.slow  # the SDK alone takes seconds to import
@@ -93,7 +92,7 @@ def test_a_schedule_asks_what_the_sdk_asks(
     name = "flights"
     their_job.create_schedule(CRON, name, max_concurrent_active_run_count=1, service_account=vertex.service_account)
     theirs = requests_of(there)["CreateSchedule"]
-    schedules.create(compiled, vertex, name, CRON, cloud, lambda _: None)
+    create_schedule(compiled, vertex, name, CRON, cloud, lambda _: None)
     created = list(there.vertex.schedules)
     ours = requests_of(there)["CreateSchedule"]
     assert created
@@ -113,7 +112,7 @@ def test_a_change_of_a_schedule_asks_what_the_sdk_asks(
     their_schedule.update(cron="30 4 * * *", max_concurrent_run_count=1, max_concurrent_active_run_count=1)
     theirs = requests_of(there)["UpdateSchedule"]
     for cron in (CRON, "30 4 * * *"):
-        schedules.create(compiled, replace(vertex, encryption_key=KEY), "flights", cron, cloud, lambda _: None)
+        create_schedule(compiled, replace(vertex, encryption_key=KEY), "flights", cron, cloud, lambda _: None)
     ours = requests_of(there)["UpdateSchedule"]
     assert ours["updateMask"] == "cron,createPipelineJobRequest,maxConcurrentRunCount,maxConcurrentActiveRunCount"
     assert theirs["updateMask"] == "cron,maxConcurrentRunCount,maxConcurrentActiveRunCount"  # it never changes the job

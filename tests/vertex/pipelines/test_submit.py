@@ -10,8 +10,7 @@ import pytest
 from google.cloud import aiplatform_v1 as v1
 
 from pipeline.errors import UserError
-from pipeline.vertex.pipelines import schedules
-from pipeline.vertex.pipelines.submit import console_url, submit
+from pipeline.vertex.pipelines.submit import console_url, create_schedule, submit
 from tests.fakes.google_cloud import BUCKET, NUMBER, GoogleCloud
 from tests.fakes.script import Fault
 
@@ -140,7 +139,7 @@ def test_a_job_that_has_ended_may_run_again(compiled, vertex, cloud, there: Goog
 def test_a_job_that_a_schedule_has_started_is_known_by_its_content_whatever_its_id(
     compiled, vertex, cloud, there: GoogleCloud
 ):
-    schedule = schedules.create(compiled, vertex, "flights", "0 3 * * 1", cloud, silent)
+    schedule = create_schedule(compiled, vertex, "flights", "0 3 * * 1", cloud, silent)
     scheduled = there.vertex.run_schedule(schedule.name)
     submitted = submit(compiled, vertex, cloud, silent)
     assert (submitted.name, submitted.already) == (scheduled.name, True)

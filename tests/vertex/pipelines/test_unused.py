@@ -15,7 +15,7 @@ from pipeline.settings.endpoint import Endpoint
 from pipeline.settings.machines import Job, Machines
 from pipeline.vertex.endpoints.endpoint import DUE, HOLDER, UNTIL, ServingEndpoint
 from pipeline.vertex.endpoints.registry import Registry
-from pipeline.vertex.pipelines import schedules
+from pipeline.vertex.pipelines import submit
 from pipeline.vertex.pipelines.unused import Scope, Unused, search
 from tests.fakes.google_cloud import BUCKET, NUMBER, REGION, GoogleCloud
 from tests.fakes.script import Fault
@@ -183,7 +183,7 @@ def test_a_tensorboard_with_new_data_or_none_or_of_others_is_not_listed(
 @pytest.fixture
 def schedule(compiled: Path, vertex, cloud) -> Callable[[str], v1.Schedule]:
     """Create the schedule of a pipeline."""
-    return lambda name: schedules.create(compiled, vertex, name, "0 3 * * 1", cloud, lambda _: None)
+    return lambda name: submit.create_schedule(compiled, vertex, name, "0 3 * * 1", cloud, lambda _: None)
 
 
 def run(schedule: v1.Schedule, there: GoogleCloud, days: float, state: str = "SUCCEEDED", pushed: bool = False) -> None:
@@ -222,7 +222,7 @@ def test_a_new_or_paused_schedule_or_one_of_another_pipeline_is_not_listed(
     for number in range(runs):
         run(created, there, 21 - 7 * number)
     if paused:
-        schedules.change(name, "pause", cloud)
+        submit.change_schedule(name, "pause", cloud)
     assert found(scope) == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from google.cloud import aiplatform_v1 as v1
 
 from pipeline.vertex.endpoints.registry import Registry
-from pipeline.vertex.pipelines import schedules
+from pipeline.vertex.pipelines import submit
 from pipeline.vertex.pipelines.unused import Scope, Unused, search
 from tests.fakes.google_cloud import BUCKET, NUMBER, REGION, GoogleCloud
 from tests.vertex.pipelines.conftest import ago
@@ -153,7 +153,7 @@ def test_what_the_settings_or_a_schedule_name_stays(
     evaluation = replace(scope.config.evaluation, baseline=address)
     scope = replace(scope, config=replace(scope.config, evaluation=evaluation))
     assert listed(scope) == ["flights-2", "flights-3"]
-    created = schedules.create(compiled, vertex, "flights", "0 3 * * 1", cloud, lambda _: None)
+    created = submit.create_schedule(compiled, vertex, "flights", "0 3 * * 1", cloud, lambda _: None)
     kept = v1.Schedule.pb(there.vertex.schedules[created.name])
     kept.create_pipeline_job_request.pipeline_job.pipeline_spec["model"] = address.replace("flights-1", "flights-2")
     assert listed(scope) == ["flights-3"]

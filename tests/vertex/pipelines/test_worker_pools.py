@@ -14,7 +14,7 @@ from pipeline.settings.config import PipelineConfig
 from pipeline.settings.machines import Job, Machines, Resources
 from pipeline.settings.target import Vertex
 from pipeline.vertex.jobs import launch, require_gpus
-from pipeline.vertex.pipelines import worker_pools
+from pipeline.vertex.pipelines import compile as compiling
 from pipeline.vertex.pipelines.compile import compile
 from pipeline.vertex.rehearsal import task_runner
 from tests.fakes import jobs
@@ -31,12 +31,12 @@ VERTEX = Vertex(
 )
 L4 = Job("g2-standard-8", "NVIDIA_L4", 1)
 TUNING = Machines(tuning=Job(replicas=2))
-TPU = Job("ct5lp-hightpu-4t", tpu_topology="2x2")
+TPU = Job("ct5lp-hightpu-4t")
 
 
 def custom_job(job: Job, command: list[str] | None = None) -> aiplatform_v1.CustomJob:
     """The job as the real client reads it, accepted by the checks of the service."""
-    described = worker_pools.custom_job(job, VERTEX, "trainer")
+    described = compiling.custom_job(job, VERTEX, "trainer")
     launch.with_command(described["jobSpec"], command or ["python"], "gs://demo-bucket/job")
     read = aiplatform_v1.CustomJob.from_json(json.dumps(described))
     jobs.check_custom_job(read, "projects/demo/locations/us-central1")
@@ -91,7 +91,7 @@ def test_a_tpu_host_says_to_the_training_that_it_has_one():
 def test_a_tensorboard_without_a_service_account_is_refused():
     job = Job(tensorboard="projects/1/locations/us-central1/tensorboards/2")
     with pytest.raises(ConfigError, match=r"tensorboard needs a service account"):
-        worker_pools.custom_job(job, replace(VERTEX, service_account=None), "trainer")
+        compiling.custom_job(job, replace(VERTEX, service_account=None), "trainer")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_the_compiled_job_has_every_tasks_resources_and_the_jobs_of_trainer_and_
     accelerator = containers["Evaluator_executor"]["resources"]["accelerator"]
     assert accelerator == {"type": "NVIDIA_TESLA_T4", "count": "2"}
     assert containers["Trainer_executor"]["args"][1] == "pipeline.vertex.jobs.launch.JobExecutor"
-    assert setting_of(spec, "Trainer")["executor"] == "pipeline.vertex.jobs.replicas.TrainerReplica"
+    assert setting_of(spec, "Trainer")["executor"] == "pipeline.vertex.jobs.launch.TrainerReplica"
     assert containers["Tuner_executor"]["args"][1] == "pipeline.vertex.jobs.vizier.VizierJobExecutor"
     assert tuple(containers["Evaluator_executor"]["command"][:3]) == require_gpus.PREFIX
     assert containers["Transform_executor"]["command"] == containers["Evaluator_executor"]["command"][3:]

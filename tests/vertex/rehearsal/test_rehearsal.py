@@ -15,8 +15,7 @@ from pipeline.settings.machines import Job
 from pipeline.settings.target import Vertex
 from pipeline.vertex import REHEARSAL_VARIABLE
 from pipeline.vertex.jobs import launch, vizier
-from pipeline.vertex.pipelines import worker_pools
-from pipeline.vertex.rehearsal.comparison import differences
+from pipeline.vertex.pipelines.compile import custom_job
 from tests.e2e.run import ROOT, Run, copy_repository, edit, run, with_few_features
 from tests.preloaded_tasks import preloaded_tasks
 from tests.training.worker import SETTINGS
@@ -133,7 +132,7 @@ def test_vizier_trials_are_jobs_that_report_and_keep_checkpoints_of_their_own(
     setting = {
         "parent": "projects/demo/locations/us-central1",
         "replicas": 2,
-        "job": worker_pools.custom_job(job, vertex, "tuner"),
+        "job": custom_job(job, vertex, "tuner"),
     }
     config = {**SETTINGS, "epochs": 1, "trials": 2, launch.SETTING: setting}
     examples, graph, best, results = (
@@ -159,27 +158,3 @@ def test_vizier_trials_are_jobs_that_report_and_keep_checkpoints_of_their_own(
     assert {name: rows[0][name] for name in values} == values
     for trial in ("1", "2"):
         assert list((tmp_path / f"job/{trial}/checkpoints/trial-{trial}").glob("ckpt-*"))
-
-
-def test_a_rehearsal_is_compared_with_the_local_run(first, clone, rehearsed, rehearsal_clone):
-    from pipeline.runs.step import Step
-
-    def steps(evaluation: Path, schema: Path) -> dict[str, Step]:
-        made = {}
-        for name, key, kind, folder in (
-            ("Evaluator", "evaluation", standard_artifacts.ModelEvaluation, evaluation),
-            ("SchemaGen", "schema", standard_artifacts.Schema, schema),
-        ):
-            artifact = kind()
-            artifact.uri = str(folder)
-            made[name] = Step(name=name, state="ran", seconds=1.0, outputs={key: [artifact]}, made=None)
-        return made
-
-    (there,) = (clone / "output").glob("*/artifacts")
-    root = artifacts_of(rehearsal_clone)
-    evaluation, schema = next(root.glob("*/Evaluator_*/evaluation")), next(root.glob("*/SchemaGen_*/schema"))
-    lines = list(differences(steps(evaluation, schema), there))
-    assert any(re.fullmatch(r"auc: 0\.\d{4} there, 0\.\d{4} here, [+-]0\.\d{4}", line) for line in lines)
-    assert "the same byte for byte: SchemaGen.schema" in lines
-    assert "Trainer ran there only" in lines
-    assert list(differences(steps(evaluation, schema), clone / "no such run")) == []
