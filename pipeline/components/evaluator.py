@@ -145,9 +145,8 @@ class EvaluatorExecutor(evaluator_executor.Executor):
             notes.append(counts.sentence(fitted["coverage"], fitted["rows"]))
         metrics = read_metrics(evaluation)
         simple_models = read_baselines(artifact_utils.get_single_uri(inputs["baselines"]))
-        bless(
-            blessing, inputs, judge(settings, metrics, baseline_metrics, tuple(notes), simple_models, tuple(warnings))
-        )
+        said = tuple(notes), simple_models, tuple(warnings)
+        bless(blessing, inputs, judge(settings, metrics, baseline_metrics, *said, refused=bool(_refused(inputs))))
         schema_path = io_utils.get_only_uri_in_dir(artifact_utils.get_single_uri(inputs["schema"]))
         measured = {
             "metrics": metrics["overall"],
