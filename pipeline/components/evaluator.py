@@ -31,7 +31,6 @@ from pipeline import filesystem
 from pipeline.components.artifacts import COVERED, GATE_RESULT, MEASURED, PREDICTIONS, read_baselines
 from pipeline.components.base import Artifacts, DeclaredComponent, files_of, read_schema, serving_model_folder
 from pipeline.components.earlier_model import examine_baseline
-from pipeline.components.model_probe import first_line
 from pipeline.errors import UserError
 from pipeline.model.export_format import read_fitted, threshold_of
 from pipeline.quality import predictions
@@ -94,12 +93,12 @@ class EvaluatorExecutor(evaluator_executor.Executor):
             if not _refused(input_dict):
                 raise
             logger.info("The refused model was not evaluated", exc_info=error)
-            reason = str(error) if isinstance(error, UserError) else first_line(error)
-            note = f"the model was not evaluated, which may follow from that: {reason}"
+            reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}, see the log"
+            later = f"the model was not evaluated, which may follow from that: {reason}"
             bless(
                 artifact_utils.get_single_instance(output_dict["blessing"]),
                 input_dict,
-                GateResult(False, notes=(note,)),
+                GateResult(False, (later,)),
             )
 
     def _judge(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:

@@ -232,10 +232,10 @@ def test_a_refused_model_that_cannot_be_evaluated_is_not_blessed_and_another_fai
         evaluate(refused=False)
     outputs = evaluate(refused=True)
     (blessing,) = outputs["blessing"]
-    assert blessing.get_string_custom_property("reasons") == "model check: signature predict fails"
     assert (tmp_path / "blessing-True/NOT_BLESSED").is_file()
-    (note,) = read_gate_result(blessing.uri).notes
-    assert note.startswith("the model was not evaluated, which may follow from that: the candidate answers nan for")
+    (later,) = read_gate_result(blessing.uri).failed
+    assert later.startswith("the model was not evaluated, which may follow from that: the candidate answers nan for")
+    assert blessing.get_string_custom_property("reasons") == f"model check: signature predict fails; {later}"
     assert read_metrics(outputs["evaluation"][0].uri) == {"overall": {}}
 
 
