@@ -75,14 +75,19 @@ def check_label(examples: types.Artifact, graph: types.Artifact, config: dict[st
     """Compare the label that preprocessing_fn returns with the one that it gets; note where a number differs.
 
     Raises:
-        UserError: a class gets another number, which neither the Evaluator nor a server knows.
+        UserError: a class gets another number, which neither the Evaluator nor a server knows; or a number gets none.
     """
     name, classes = config.get("label"), config.get("classes") or ()
     changes = changed_labels(examples, graph, name, len(classes)) if name else {}
     if not changes:
         return
     if not classes:
-        before, after = next(iter(changes.items()))
+        before, after = min(changes.items(), key=lambda change: np.isfinite(change[1]))
+        if not np.isfinite(after):
+            raise UserError(
+                f"preprocessing_fn changes the label {name!r}: {before:g} becomes {after:g}, which no model learns; "
+                "choose another function, or leave such rows out of the data"
+            )
         sentence = (
             f"preprocessing_fn changes the label {name!r}: {before:g} becomes {after:g}. Metrics compare the model's "
             "answers with the numbers of the data: undo the change in the signature that run_fn exports, or return the "

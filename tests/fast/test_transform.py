@@ -265,6 +265,13 @@ def test_a_number_that_the_module_file_scales_is_a_warning_in_each_run(transform
     assert warnings_of(Step("Transform", "cached", 0.0, {"transform_graph": [graph]}, None)) == [sentence]
 
 
+@pytest.mark.slow
+def test_a_number_of_which_the_module_file_makes_none_is_an_error(transformed):
+    log = labelled("tf.math.log(tf.cast(inputs['distance'], tf.float32) - 1000)", "'distance'")
+    with pytest.raises(UserError, match=r"changes the label 'distance': \d+ becomes nan, which no model learns"):
+        transformed(transform.FastTransformExecutor, "none", OF_NUMBERS, log)
+
+
 @pytest.mark.parametrize("where", ["here", "in a bucket", "in a bucket, by Dataflow"])
 def test_what_passes_between_phases_is_not_in_the_artifact_and_reaches_a_bucket_from_dataflow_only(
     where, tmp_path, monkeypatch
