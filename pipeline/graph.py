@@ -110,7 +110,11 @@ def create_pipeline(config: PipelineConfig, target: Target, sample: Sample | Non
         schema=schema,
         module_path=preprocessing,
         # Part of the cache key of the step, so only what its user code needs of the config.
-        custom_config={"label": label.name, **({"weight": label.weight} if label.weight else {})},
+        custom_config={
+            "label": label.name,
+            "classes": label.classes,
+            **({"weight": label.weight} if label.weight else {}),
+        },
         # StatisticsGen has described the data; describing it again, before and after, is a fifth of the step.
         disable_statistics=True,
         disable_analyzer_cache=True,

@@ -96,7 +96,7 @@ def config_of_window(config: PipelineConfig, spans: Sequence[int]) -> PipelineCo
 
 def _run(config: PipelineConfig, target: Target, earlier_model: str, screen: Screen) -> tuple[str, dict[str, Any]]:
     """Run a window's graph; return the model's folder, and metrics of it, the earlier model and the baselines."""
-    from pipeline.components.artifacts import read_baselines
+    from pipeline.components.artifacts import read_baselines, read_model_report
     from pipeline.graph import create_pipeline
     from pipeline.quality.tfma_config import BASELINE, read_metrics
     from pipeline.runs.run_graph import run_graph
@@ -104,6 +104,8 @@ def _run(config: PipelineConfig, target: Target, earlier_model: str, screen: Scr
     compared = replace(config, evaluation=replace(config.evaluation, baseline=earlier_model, broken_baseline="warn"))
     pipeline = create_pipeline(compared, target)
     steps = run_graph(pipeline, datetime.now().isoformat(), screen.step_starts, screen.step_ends, last=LAST)
+    for reason in read_model_report(steps["ModelCheck"].outputs["blessing"][0].uri)["problems"]:
+        screen.warning(f"model check: {reason}")
     evaluation = steps[LAST].outputs["evaluation"][0].uri
     return steps["Trainer"].outputs["model"][0].uri, {
         "metrics": read_metrics(evaluation)["overall"],
@@ -123,7 +125,7 @@ def _show(windows: Sequence[dict[str, Any]], config: PipelineConfig, screen: Scr
         first, last = window["learns_from"]
         row = {"trained on": f"{first} to {last}", "tested on": window["tested_on"]}
         row |= {model: metrics.get(name, math.nan) for model, metrics in models.items()}
-        rows.append({**row, "examples": int(window["metrics"]["example_count"])})
+        rows.append({**row, "examples": int(window["metrics"].get("example_count", 0))})
     table = pd.DataFrame(rows)
     screen.note("\n" + table.to_string(index=False, float_format="{:.4f}".format, na_rep="-"))
     for other in table.columns[3:-1]:

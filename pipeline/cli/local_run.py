@@ -18,8 +18,8 @@ from pipeline import filesystem
 from pipeline.cli import startup
 from pipeline.cli.printing import say
 from pipeline.cli.startup import Interrupted
-from pipeline.cli.terminal import Screen, message_of
-from pipeline.errors import UserError
+from pipeline.cli.terminal import Screen
+from pipeline.errors import UserError, message_of
 from pipeline.packaging.user_code import searches
 from pipeline.processes import Processes, collect_rarely
 from pipeline.quality.verdict import FAILED, NOT_BLESSED, PUSHED, whole_outcome
@@ -100,7 +100,7 @@ class LocalRun:
     def execute(self, create: Callable[[], Pipeline], screen: Screen, schedule: Schedule) -> None:
         """Create the graph and run it as the schedule says; show the steps, and the results or the error."""
         from pipeline.runs import store
-        from pipeline.runs.results import read_results
+        from pipeline.runs.results import read_results, refusals_of
         from pipeline.runs.run_graph import run_graph, upstream_of
         from pipeline.runs.step import StepFailed
 
@@ -120,11 +120,13 @@ class LocalRun:
         except Exception as error:
             startup.check_interruption()
             cause: BaseException | None = error
+            others: Sequence[StepFailed] = ()
             self.failed = ("Pipeline", 0.0)
             if isinstance(error, StepFailed):
-                cause, self.failed = error.__cause__, (error.step, error.seconds)
-            reason = screen.failure(*self.failed, cause, self.config, pushed=self._pushed("ran"))
-            self.outcome = {"failed": [reason], "failed_step": self.failed[0]}
+                cause, self.failed, others = error.__cause__, (error.step, error.seconds), error.others
+            pushed, refusals = self._pushed("ran"), refusals_of(self.steps)
+            reasons = screen.failure(*self.failed, cause, self.config, pushed=pushed, refusals=refusals, others=others)
+            self.outcome = {"failed": reasons, "failed_step": self.failed[0]}
         else:
             screen.results(self.results, self.config)
             if self.results.pushed_to and self._pushed("cached"):

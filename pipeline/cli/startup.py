@@ -124,7 +124,7 @@ def _run(name: str, main: Callable[[], int], after_interruption: str) -> int:
     except BrokenPipeError:
         raise
     except (OSError, MemoryError) as error:  # a full disk, for example, where no log can record it
-        from pipeline.cli.terminal import message_of
+        from pipeline.errors import message_of
 
         say(f"{name}: {message_of(error)}", error=True)
     except KeyboardInterrupt as error:

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import math
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -24,7 +23,7 @@ from pipeline import progress
 from pipeline.cli import startup
 from pipeline.cli.printing import LogFormatter, Terminal, assembled
 from pipeline.cli.startup import Interrupted
-from pipeline.errors import UserError, frames_of
+from pipeline.errors import frames_of, message_of
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.gates import BeatsBaseline, Gate
 from pipeline.settings.repository import shown
@@ -32,24 +31,13 @@ from pipeline.settings.tasks import Metric, shown_metrics
 
 if TYPE_CHECKING:
     from pipeline.runs.results import Results
-    from pipeline.runs.step import Step
+    from pipeline.runs.step import Step, StepFailed
 
 # Seconds between two lines about running steps: on a terminal; elsewhere in the first minute after a start, and later.
 REFRESH, SOON, LATER = 0.5, 10.0, 60.0
 CPU_FACTOR = 1.5
 SHORTEST = 1.0  # seconds; differences between wall and CPU time of shorter steps say nothing
 NAME_WIDTH = 60  # characters of a slice's name in a table
-LONGEST_MESSAGE = 600  # characters; the log has the rest
-BEAMS_OWN = re.compile(r" \[while running '[^']*'\]$")  # what Beam adds to every error
-# What errors of the system, of TensorFlow, SQLite and C++ say, and mean.
-LACKING = {
-    "No space left on device": "the disk is full; free some space",
-    "disk is full": "the disk is full; free some space",
-    "Cannot allocate memory": "there is not enough memory",
-    "MemoryError": "there is not enough memory",
-    "bad_alloc": "there is not enough memory",
-    "Too many open files": "too many files are open; raise the limit with ulimit -n",
-}
 STATE_STYLES = {
     **dict.fromkeys(("ran", "ok"), "green"),
     "cached": "cyan",
@@ -299,24 +287,51 @@ class Screen:
         *,
         pushed: bool = False,
         kept: bool = True,
-    ) -> str:
-        """Show the failed step, its cause, the line of the user's module and the log; return the step and the cause."""
+        refusals: Sequence[str] = (),
+        others: Sequence[StepFailed] = (),
+    ) -> list[str]:
+        """Show the failed step, its cause, the line of the user's module and the log; return all reasons.
+
+        Before it, because they may be its cause, the reasons for which earlier steps have refused the model
+        (``refusals``); after it steps that failed at the same time (``others``).
+        """
+        failed = {step: cause, **{other.step: other.__cause__ for other in others}}
         self.line(step, "failed", seconds, "")
-        logging.getLogger("pipeline").error("%s failed", step, exc_info=cause)
+        for other in others:
+            self.line(other.step, "failed", other.seconds, "")
         self._print()
-        message = f"{step} failed: {message_of(cause)}"
-        self._print(message, "bold red")
-        place = _place_in_module(cause, Path(config.module))
-        if place:
-            self._print(f"  at   {place}")
+        for reason in refusals:
+            self._print(f"not blessed: {reason}", "bold red")
+        reasons = list(refusals)
+        for name, error in failed.items():
+            logging.getLogger("pipeline").error("%s failed", name, exc_info=error)
+            reasons.append(f"{name} failed: {message_of(error)}")
+            self._print(reasons[-1], "bold red")
+            if place := _place_in_module(error, Path(config.module)):
+                self._print(f"  at   {place}")
         self._print(f"  log  {shown(self._log)}")
         if kept:
             what = "The model was pushed before" if pushed else "Nothing was pushed"
             self._print(f"  {what}; run again when it is put right, finished steps are kept.")
-        return message
+        return reasons
 
     def results(self, results: Results, config: PipelineConfig) -> None:
         """Show the metrics on the test split, the verdict, and where the model is."""
+        if results.metrics["overall"]:
+            self._metrics(results, config)
+        self._print()
+        for sentence in [*results.verdict["passed_over"], *results.verdict["notes"]]:
+            self._print(f"note: {sentence}", "dim")
+        for sentence in results.verdict.get("warnings", ()):
+            self._print(f"warning: {sentence}", "bold yellow")
+        if results.blessed:
+            self._print(f"blessed: {_gates_held(results, config)}", "bold green")
+        for sentence in results.verdict["failed"]:
+            self._print(f"not blessed: {sentence}", "bold red")
+        pushed_to = results.pushed_to
+        self._print(f"pushed to {shown(pushed_to)}" if pushed_to else "not pushed; what was pushed before stays")
+
+    def _metrics(self, results: Results, config: PipelineConfig) -> None:
         columns = shown_metrics(config.label.task)
         threshold = "" if results.threshold is None else f", threshold {results.threshold:.3g}"
         rows = []
@@ -331,17 +346,6 @@ class Screen:
         baselines = _baselines(results, *next(iter(columns.items())))
         if baselines:
             self._print(baselines)
-        self._print()
-        for sentence in [*results.verdict["passed_over"], *results.verdict["notes"]]:
-            self._print(f"note: {sentence}", "dim")
-        for sentence in results.verdict.get("warnings", ()):
-            self._print(f"warning: {sentence}", "bold yellow")
-        if results.blessed:
-            self._print(f"blessed: {_gates_held(results, config)}", "bold green")
-        for sentence in results.verdict["failed"]:
-            self._print(f"not blessed: {sentence}", "bold red")
-        pushed_to = results.pushed_to
-        self._print(f"pushed to {shown(pushed_to)}" if pushed_to else "not pushed; what was pushed before stays")
 
     def report(self, write: Callable[[], Path], run: str) -> None:
         """Write the report and show where it is; show an error or a signal, which does not change the outcome."""
@@ -401,26 +405,6 @@ def _gates_held(results: Results, config: PipelineConfig) -> str:
         if number:
             parts.append(f"{number} {'gate' if number == 1 else 'gates'} {text}")
     return ", ".join(parts)
-
-
-def message_of(cause: BaseException | None) -> str:
-    """Return the message of an error and of what caused it, in a line."""
-    if cause is None:
-        return "no cause was given"
-    if isinstance(cause, UserError):
-        return BEAMS_OWN.sub("", str(cause))
-    # KerasTuner puts the cause at the end of a long message, Beam into the error that it raised its own from.
-    root = cause
-    while root.__cause__ is not None:
-        root = root.__cause__
-    lines = [line.strip() for error in (cause, root) for line in str(error).splitlines() if line.strip()]
-    texts = [lines[0], lines[-1]] if lines else ["no message"]
-    message = f"{type(cause).__name__}: " + " ... ".join(dict.fromkeys(texts))
-    message = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}…"
-    for said, meant in LACKING.items():
-        if any(said in f"{type(error).__name__} {error}" for error in (cause, root)):
-            return f"{meant} ({message})"
-    return message
 
 
 def _place_in_module(cause: BaseException | None, module: Path) -> str | None:

@@ -16,6 +16,8 @@ from pipeline.settings.config import SPLITS
 # Next to the Evaluator's blessing: the result of the gates, the facts for a version's manifest, the statistics of the
 # predictions for the test split, and the counts of labels within intervals or sets.
 GATE_RESULT, MEASURED, PREDICTIONS, COVERED = "verdict.json", "measured.json", "predictions.pb", "covered.json"
+# Property of a transform graph: what preprocessing_fn does with a label that is a number.
+WARNING = "warning"
 # Metrics of simple models.
 BASELINES = "baselines.json"
 # Next to ModelCheck's blessing: its report, and rows with predictions to compare a deployed model with:

@@ -6,6 +6,7 @@ TFMA's own thresholds know neither a minimum of examples nor intervals, and do n
 import dataclasses
 import hashlib
 import json
+import logging
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -29,13 +30,9 @@ from tfx_bsl.public import tfxio
 from pipeline import filesystem
 from pipeline.components.artifacts import COVERED, GATE_RESULT, MEASURED, PREDICTIONS, read_baselines
 from pipeline.components.base import Artifacts, DeclaredComponent, files_of, read_schema, serving_model_folder
-from pipeline.components.model_probe import first_line
-from pipeline.components.written_files import changes
-from pipeline.data.tfrecord_files import read_records
+from pipeline.components.earlier_model import examine_baseline
 from pipeline.errors import UserError
-from pipeline.model.export_format import ROWS_SIGNATURE, read_fitted, read_inputs, threshold_of
-from pipeline.model.outside_operations import outside_operations
-from pipeline.model.signatures import read_signatures
+from pipeline.model.export_format import read_fitted, threshold_of
 from pipeline.quality import predictions
 from pipeline.quality.predictions import Covered
 from pipeline.quality.tfma_config import (
@@ -52,8 +49,7 @@ from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation
 from pipeline.settings.tasks import ANSWERS, Task
 
-# Rows that a baseline has to predict before the candidate is compared with it.
-PROBE = 100
+logger = logging.getLogger("pipeline")
 # Remedies for answers that are not numbers.
 REMEDIES = {
     CANDIDATE: "preprocessing_fn has to give each missing value a number, and nothing may be divided by what can be 0",
@@ -86,9 +82,26 @@ class EvaluatorExecutor(evaluator_executor.Executor):
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Write "evaluation" and "blessing"; the result of the gates goes next to BLESSED or NOT_BLESSED.
 
+        A model that ModelCheck refused is evaluated as far as possible, so that all reasons are known at the same time.
+
         Raises:
             UserError: the baseline is unusable, and the settings require one.
         """
+        try:
+            self._judge(input_dict, output_dict, exec_properties)
+        except Exception as error:
+            if not _refused(input_dict):
+                raise
+            logger.info("The refused model was not evaluated", exc_info=error)
+            reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}, see the log"
+            later = f"the model was not evaluated, which may follow from that: {reason}"
+            bless(
+                artifact_utils.get_single_instance(output_dict["blessing"]),
+                input_dict,
+                GateResult(False, (later,)),
+            )
+
+    def _judge(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         parameters = json.loads(exec_properties["settings"])
         settings = checks.from_json(Evaluation, parameters["gates"])
         inputs, notes, warnings = dict(input_dict), [], []
@@ -131,9 +144,8 @@ class EvaluatorExecutor(evaluator_executor.Executor):
             notes.append(counts.sentence(fitted["coverage"], fitted["rows"]))
         metrics = read_metrics(evaluation)
         simple_models = read_baselines(artifact_utils.get_single_uri(inputs["baselines"]))
-        bless(
-            blessing, inputs, judge(settings, metrics, baseline_metrics, tuple(notes), simple_models, tuple(warnings))
-        )
+        said = tuple(notes), simple_models, tuple(warnings)
+        bless(blessing, inputs, judge(settings, metrics, baseline_metrics, *said, refused=bool(_refused(inputs))))
         schema_path = io_utils.get_only_uri_in_dir(artifact_utils.get_single_uri(inputs["schema"]))
         measured = {
             "metrics": metrics["overall"],
@@ -242,7 +254,7 @@ def bless(blessing: types.Artifact, inputs: Artifacts, result: GateResult) -> No
 
     A model that ModelCheck rejected is never blessed, because the next model would be compared with it.
     """
-    refused = [check for check in inputs.get("infra_blessing", []) if not check.get_int_custom_property("blessed")]
+    refused = _refused(inputs)
     blessed = result.blessed and not refused
     for key, uri_key, id_key in (
         ("model", tfx_names.ARTIFACT_PROPERTY_CURRENT_MODEL_URI_KEY, tfx_names.ARTIFACT_PROPERTY_CURRENT_MODEL_ID_KEY),
@@ -256,43 +268,15 @@ def bless(blessing: types.Artifact, inputs: Artifacts, result: GateResult) -> No
             blessing.set_string_custom_property(uri_key, inputs[key][0].uri)
             blessing.set_int_custom_property(id_key, inputs[key][0].id)
     blessing.set_int_custom_property("blessed", int(blessed))
-    reasons = [*result.failed, *(check.get_string_custom_property("reasons") for check in refused)]
+    reasons = [*(f"model check: {check.get_string_custom_property('reasons')}" for check in refused), *result.failed]
     blessing.set_string_custom_property("reasons", "; ".join(reasons))
     mark = tfx_names.BLESSED_FILE_NAME if blessed else tfx_names.NOT_BLESSED_FILE_NAME
     filesystem.write(f"{blessing.uri}/{mark}", "")
     filesystem.write(f"{blessing.uri}/{GATE_RESULT}", result.to_json())
 
 
-def examine_baseline(inputs: Artifacts) -> tuple[str | None, str | None]:
-    """Return why the baseline is unusable, and how its columns differ from the candidate's; None means no problem."""
-    baseline, candidate = serving_model_folder(inputs["baseline_model"]), serving_model_folder(inputs["model"])
-    name = f"the baseline {baseline}"
-    if changed := changes(artifact_utils.get_single_instance(inputs["baseline_model"]), thorough=True):
-        return f"{name} is not as its run has written it, {changed}", None
-    if reached := outside_operations(baseline)[0]:
-        return f"{name} is not loaded: it {' and '.join(reached)}, which no model may", None
-    try:
-        signatures = tf.saved_model.load(baseline).signatures
-    except Exception as error:
-        return f"{name} no longer loads: {first_line(error)}", None
-    records = next(read_records(files_of(artifact_utils.get_single_instance(inputs["examples"]), "test")[0], PROBE))
-    try:
-        predict = signatures["predict" if "predict" in signatures else "serving_default"]
-        predict(**{next(iter(predict.structured_input_signature[1])): tf.constant(records)})
-    except Exception as error:
-        return f"{name} does not answer the rows of today, its schema differs: {first_line(error)}", None
-    gone = ", ".join(sorted(_columns(baseline) - _columns(candidate)))
-    new = ", ".join(sorted(_columns(candidate) - _columns(baseline)))
-    if gone or new:
-        return None, f"{name} takes other columns: {gone or 'none'} are gone since, {new or 'none'} are new"
-    return None, None
-
-
-def _columns(folder: str) -> set[str]:
-    """Return the raw features that "serving_default" takes, read without loading the model."""
-    columns = read_inputs(folder)
-    tensors = read_signatures(folder)[ROWS_SIGNATURE].inputs
-    return {columns[tensor]["name"] if tensor in columns else tensor for tensor in tensors}
+def _refused(inputs: Artifacts) -> list[types.Artifact]:
+    return [check for check in inputs.get("infra_blessing", []) if not check.get_int_custom_property("blessed")]
 
 
 @beam.ptransform_fn

@@ -160,11 +160,13 @@ class ModelProbe:
     def check_outputs(self, name: str, outputs: dict[str, Any]) -> None:
         """Raise a Problem unless numbers are finite, probabilities from 0 to 1, and labels follow from them."""
         self.check_finite(outputs, lambda bad: f"for row {bad[0]}")
-        key, classes = self.measured_output(name, outputs), self.request["classes"]
+        classes = self.request["classes"]
+        expected = {0: (1,), 2: (1, 2)}.get(len(classes), (len(classes),))
+        key = self.measured_output(name, outputs, expected)
         if key is None:
             return
         probability = outputs[key].reshape(len(self.examples), -1)  # [rows, 1 or classes]
-        width, expected = probability.shape[1], {0: (1,), 2: (1, 2)}.get(len(classes), (len(classes),))
+        width = probability.shape[1]
         if width not in expected:
             raise Problem(
                 f"answers {key} with {width} values a row, expected {expected[-1]}: the label has "
@@ -184,7 +186,7 @@ class ModelProbe:
         if "label" in outputs:
             self.check_labels(probability, [label.decode() for label in outputs["label"].reshape(-1)])
 
-    def measured_output(self, name: str, outputs: dict[str, Any]) -> str | None:
+    def measured_output(self, name: str, outputs: dict[str, Any], widths: tuple[int, ...]) -> str | None:
         """Return the name of the output that is evaluated: the usual one of the task, else the only one."""
         key = self.request["answer"]
         if key in outputs:
@@ -192,8 +194,26 @@ class ModelProbe:
         if name not in PREDICTING:
             return None
         if len(outputs) > 1:
-            raise Problem(f"answers {', '.join(sorted(outputs))}; expected one of them to be named {key}")
+            closest = self.closest(outputs, widths)
+            what = f"{closest}, which is the closest to the label," if closest else f"the one with {widths[-1]} values"
+            raise Problem(
+                f"answers {', '.join(sorted(outputs))}, and none of them is named {key}; in the signature that run_fn "
+                f"exports, rename {what} to {key}"
+            )
         return next(iter(outputs))
+
+    def closest(self, outputs: dict[str, Any], widths: tuple[int, ...]) -> str | None:
+        """Return the output with as many values as one of ``widths`` that is the closest to the labels, if any."""
+        found = [self.values_of(row.features.feature.get(self.request["label"])) for row in self.labelled]
+        if not all(len(value) == 1 and isinstance(value[0], int | float) for value in found):
+            return None
+        labels, errors = np.array(found, float), {}
+        for name, value in outputs.items():
+            values = value.reshape(len(labels), -1)
+            if values.dtype.kind == "f" and values.shape[1] in widths:
+                truth = labels if values.shape[1] == 1 else labels == np.arange(values.shape[1])
+                errors[name] = np.square(values - truth).mean()
+        return min(errors, key=errors.__getitem__, default=None)
 
     def check_labels(self, probability: Any, labels: list[str]) -> None:
         """Raise a Problem unless labels follow from the probabilities, [rows, 1 or classes]."""

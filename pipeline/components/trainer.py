@@ -146,7 +146,8 @@ def _checked(name: str, method: Callable[..., Any], tuner: keras_tuner.Tuner | N
         if name == "fit":
             # Only the process with the oracle knows the trials.
             if tuner and isinstance(tuner.oracle, keras_tuner.Oracle) and tuner.oracle.trials:
-                Progress("search").tell(f"trial {len(tuner.oracle.trials)} of {tuner.oracle.max_trials}")
+                most = tuner.oracle.max_trials  # None of Hyperband and of a grid
+                Progress("search").tell(f"trial {len(tuner.oracle.trials)}{f' of {most}' if most else ''}")
             callbacks = arguments.get("callbacks")
             if not isinstance(callbacks, keras.callbacks.CallbackList):
                 arguments["callbacks"] = [*tf.nest.flatten(callbacks or []), ReportProgress()]

@@ -12,7 +12,6 @@ import keras_tuner
 import tensorflow as tf
 from tfx import components as tfx_components
 from tfx.components.trainer import fn_args_utils
-from tfx.components.tuner import executor as tfx_tuner
 from tfx.components.util import udf_utils
 from tfx.dsl.components.base import executor_spec
 from tfx.dsl.components.base.base_executor import BaseExecutor
@@ -25,7 +24,7 @@ from pipeline.components.trainer import FnArgs, reject_infinite_data
 from pipeline.errors import UserError
 from pipeline.processes import Processes, ask, processes
 from pipeline.training.control_groups import usable_cores
-from pipeline.training.tuning import DefaultsFirst, Search
+from pipeline.training.tuning import DefaultsFirst, Search, completed_trials
 
 # Files of the artifacts, as TFX's Tuner names them.
 BEST_HYPERPARAMETERS, TUNER_RESULTS = "best_hyperparameters.txt", "tuner_results.json"
@@ -47,16 +46,26 @@ class TunerExecutor(BaseExecutor):
 
 
 def write_results(tuner: keras_tuner.engine.base_tuner.BaseTuner, output_dict: Artifacts) -> None:
-    """Write the best values and the trials as TFX's Tuner does, and, of our oracle, why trials were stopped early."""
-    tfx_tuner.write_best_hyperparameters(tuner, output_dict)
+    """Write the best values and the trials as TFX's Tuner does, and, of our oracle, why trials were stopped early.
+
+    TFX's own function needs ``max_trials``, which Hyperband and GridSearch do not have.
+    """
+    trials = completed_trials(tuner.oracle)
+    rows = [{"trial_id": trial.trial_id, "score": trial.score, **trial.hyperparameters.values} for trial in trials]
     if isinstance(tuner.oracle, DefaultsFirst):
-        folder = artifact_utils.get_single_uri(output_dict["tuner_results"])
-        file = os.path.join(folder, TUNER_RESULTS)
-        rows = [
-            {**row, "stopped": tuner.oracle.stopped.get(row["trial_id"])}
-            for row in json.loads(io_utils.read_string_file(file))
-        ]
-        io_utils.write_string_file(file, json.dumps(rows))
+        rows = [{**row, "stopped": tuner.oracle.stopped.get(row["trial_id"])} for row in rows]
+    write_files(trials[0].hyperparameters, rows, output_dict)
+
+
+def write_files(best: keras_tuner.HyperParameters, rows: list[dict[str, Any]], output_dict: Artifacts) -> None:
+    """Write the best values and the rows of all trials, from best to worst."""
+    contents = {
+        "best_hyperparameters": (BEST_HYPERPARAMETERS, best.get_config()),
+        "tuner_results": (TUNER_RESULTS, rows),
+    }
+    for output, (name, content) in contents.items():
+        file = os.path.join(artifact_utils.get_single_uri(output_dict[output]), name)
+        io_utils.write_string_file(file, json.dumps(content))
 
 
 def prepare(

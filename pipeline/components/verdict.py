@@ -27,7 +27,7 @@ class VerdictExecutor(BaseExecutor):
         pushed_model = artifact_utils.get_single_instance(input_dict["pushed_model"])
         pushed = bool(pushed_model.get_int_custom_property("pushed"))
         pushed_to = pushed_model.get_string_custom_property("pushed_destination") if pushed else None
-        failed = [*gates.failed, *(f"model check: {problem}" for problem in check["problems"])]
+        failed = [*(f"model check: {problem}" for problem in check["problems"]), *gates.failed]  # the root first
 
         statistics = artifact_utils.get_single_instance(input_dict["statistics"])
         if pushed:

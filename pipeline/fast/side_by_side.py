@@ -69,7 +69,8 @@ class _Run:
     def until(self, last: str | None) -> dict[str, Step]:
         """Run all steps, or those up to one; return them by name."""
         most = len(self._places) if last is None else self._places[last] + 1  # places from there on do not run
-        failure: StepFailed | None = None
+        failures: dict[int, StepFailed] = {}  # by place
+        ended: set[str] = set()  # by this run
         waiting = dict(zip(self._places, self._launching.nodes, strict=True))
         try:
             while True:
@@ -83,16 +84,20 @@ class _Run:
                 if isinstance(outcome, Step):
                     self._launching.steps[name] = outcome
                     self._on_end(outcome)
-                elif self._places[name] < most:
-                    most, failure = self._places[name], StepFailed(name, seconds)
+                elif name not in ended:
+                    failure = failures[self._places[name]] = StepFailed(name, seconds)
                     failure.__cause__ = outcome
-                    self._processes.kill_all(one for one in self._running if self._places[one] > most)
+                    most = min(failures)
+                    ended |= {one for one in self._running if self._places[one] > most}
+                    self._processes.kill_all(ended & self._running.keys())
         finally:
             self._processes.kill_all(self._running)
             for thread in self._running.values():
                 thread.join()
-        if failure:
-            raise failure
+        if failures:
+            first, *others = [failures[place] for place in sorted(failures)]
+            first.others = others
+            raise first
         return self._launching.steps
 
     def _may(self, node: pipeline_pb2.PipelineNode) -> bool:

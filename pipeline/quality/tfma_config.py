@@ -11,6 +11,7 @@ from tensorflow_model_analysis import constants
 from tensorflow_model_analysis.metrics import metric_types
 from tensorflow_model_analysis.proto import config_pb2
 
+from pipeline import filesystem
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation
 from pipeline.settings.tasks import ANSWERS, Task
@@ -116,8 +117,13 @@ def as_measured(outputs: Any, task: Task, logits: bool) -> Any:
 
 
 def read_metrics(evaluation_uri: str, model: str = CANDIDATE) -> dict[str, dict[str, float]]:
-    """Return defined metrics by slice, as {"overall" or "carrier=UA": {"auc": 0.7, ..., "example_count": 100.0}}."""
-    metrics: dict[str, dict[str, float]] = {}
+    """Return defined metrics by slice, as {"overall" or "carrier=UA": {"auc": 0.7, ..., "example_count": 100.0}}.
+
+    A refused model that could not be evaluated has none.
+    """
+    metrics: dict[str, dict[str, float]] = {"overall": {}}
+    if not filesystem.find_files(evaluation_uri, "metrics*"):
+        return metrics
     for metrics_for_slice in tfma.load_metrics(evaluation_uri):
         key = metrics_for_slice.slice_key.single_slice_keys
         name = ", ".join(f"{part.column}={_slice_value(part)}" for part in key) or "overall"

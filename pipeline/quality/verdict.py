@@ -55,11 +55,13 @@ def judge(
     notes: tuple[str, ...] = (),
     simple_models: Slices | None = None,
     warnings: tuple[str, ...] = (),
+    refused: bool = False,
 ) -> GateResult:
     """Judge the metrics of a model by the gates.
 
     Metrics are those of ``tfma_config.read_metrics``. Without a baseline, the model to compare with, ``max_drop`` is
-    ignored; ``simple_models`` are those of ``gates.BASELINES``.
+    ignored; ``simple_models`` are those of ``gates.BASELINES``. Of a model that ModelCheck has ``refused``, no other
+    cause of bad metrics is supposed.
     """
     judging = _Judge(settings, candidate, baseline)
     unjudged = []
@@ -80,7 +82,9 @@ def judge(
         for name in unjudged
     )
     warnings += _turned_over((baseline or {}).get(OVERALL, {}), simple_models or {})
-    notes += _behind_baselines(candidate.get(OVERALL, {}), simple_models or {})
+    if not refused:
+        warnings += _worse_than_constant(candidate.get(OVERALL, {}), simple_models or {})
+        notes += _behind_baselines(candidate.get(OVERALL, {}), simple_models or {})
     failed, passed_over = tuple(judging.failed), tuple(judging.passed_over)
     return GateResult(not failed, failed, passed_over, notes, warnings, tuple(unjudged))
 
@@ -92,19 +96,41 @@ def _behind_baselines(overall: Mapping[str, float], simple_models: Slices) -> tu
         return ()
     direction = METRICS[metric].direction
     others = {name: values[metric] for name, values in simple_models.items() if metric in values}
+    if direction * best < direction * others["constant"]:
+        return ()  # a warning
+    ahead = max(others, key=lambda name: direction * others[name])
+    is_ahead = direction * others[ahead] > direction * best
     if direction * worst <= direction * others["constant"]:
+        remedy = "look for columns that say more about the label"
+        if is_ahead:
+            with_same = f"the baseline {ahead!r} has {others[ahead]:.4f} with the same columns"
+            remedy = f"{with_same}: train longer or at another learning rate"
         return (
             f"nothing shows that the model has learnt: {metric} on all rows is {value}, and the same answer for every "
-            f"row has {others['constant']:.4f}; where boosting among the baselines is better, train longer or at "
-            "another learning rate, else look for columns that say more about the label",
+            f"row has {others['constant']:.4f}; {remedy}",
         )
-    ahead = max(others, key=lambda name: direction * others[name])
-    if direction * others[ahead] <= direction * best:
+    if not is_ahead:
         return ()
     return (
         f"the baseline {ahead!r} is better: {metric} on all rows is {value}, and it has {others[ahead]:.4f}; search "
         'for better hyperparameters, or try others of training.members, "network", "trees" and "both"; '
         f'BeatsBaseline("{metric}", than="{ahead}") keeps such a model back',
+    )
+
+
+def _worse_than_constant(overall: Mapping[str, float], simple_models: Slices) -> tuple[str, ...]:
+    """Return that a model is worse than a constant by more than chance: a lack of information does not explain that."""
+    metric, value, _, best = _metric_of_baselines(overall, simple_models)
+    if not metric or METRICS[metric].direction * (best - simple_models["constant"][metric]) >= 0:
+        return ()
+    cause = (
+        "look whether run_fn or the signature that it exports numbers the classes in another order than label.classes"
+        if metric in ("auc", "auc_precision_recall", "accuracy", "log_loss")
+        else "look whether the signature that run_fn exports answers on the scale of the label, and train longer"
+    )
+    return (
+        f"the model is worse than the same answer for every row: {metric} on all rows is {value}, and that has "
+        f"{simple_models['constant'][metric]:.4f}; {cause}",
     )
 
 

@@ -20,6 +20,8 @@ def evaluation(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
     if run.results is None:
         return [Text("The run has not come as far as judging a model.")]
     overall = run.results.metrics["overall"]
+    if not overall:
+        return [Text("The model was not evaluated; the verdict says why.")]
     rows = []
     task = run.config.label.task
     for name in shown_metrics(task):

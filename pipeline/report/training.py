@@ -24,10 +24,13 @@ def tuning(run: FinishedRun) -> list[Block]:
     trials = [trial for trial in json.loads(_read(folder, "tuner_results.json")) if trial.get("score") is not None]
     if not trials:
         return [Text("No trial has a score.")]
-    names = [name for name in trials[0] if name not in ("trial_id", "score", "stopped")]
+    # Not every trial has each value: some hyperparameters depend on others.
+    names = list(dict.fromkeys(name for trial in trials for name in trial))
+    names = [name for name in names if name not in ("trial_id", "score", "stopped")]
     rows = []
     for place, trial in enumerate(trials):
-        values = [short(value) if isinstance(value, float) else str(value) for value in map(trial.get, names)]
+        found = [trial.get(name, "-") for name in names]
+        values = [short(value) if isinstance(value, float) else str(value) for value in found]
         # None of Vizier's, and of a module file's own oracle.
         stopped = trial.get("stopped")
         remarks = [*([] if place else ["chosen"]), *([f"stopped {stopped}"] if stopped else [])]

@@ -2,13 +2,13 @@
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline import filesystem
-from pipeline.components.artifacts import read_findings
+from pipeline.components.artifacts import WARNING, read_findings
 from pipeline.errors import UserError
 from pipeline.model.versions import changed_since_push, was_withdrawn
 from pipeline.quality.tfma_config import read_metrics
@@ -60,6 +60,18 @@ def outcome_of(steps: Mapping[str, Step]) -> Results:
     return Results(metrics=read_metrics(steps["Evaluator"].outputs["evaluation"][0].uri), verdict=_verdict_of(steps))
 
 
+def refusals_of(steps: Iterable[Step]) -> list[str]:
+    """Return why the steps so far have refused the model: it may be why a later step fails."""
+    reasons = {
+        step.name: artifact.get_string_custom_property("reasons")
+        for step in steps
+        for artifact in step.outputs.get("blessing", [])
+    }
+    if "Evaluator" in reasons:  # it repeats those of ModelCheck
+        return list(filter(None, [reasons["Evaluator"]]))
+    return [f"model check: {reason}" for reason in reasons.values() if reason]
+
+
 def read_results(steps: Mapping[str, Step]) -> Results:
     """Return the results of a run on this machine.
 
@@ -93,6 +105,7 @@ def _verdict_of(steps: Mapping[str, Step]) -> dict[str, Any]:
 
 
 def warnings_of(step: Step) -> list[str]:
-    """Return the warnings of a step about the data."""
+    """Return the warnings of a step about the data and the label."""
     found = [finding for artifact in step.outputs.get("anomalies", []) for finding in read_findings(artifact.uri)]
-    return [str(finding) for finding in found if finding.severity == "warn"]
+    of_label = [graph.get_string_custom_property(WARNING) for graph in step.outputs.get("transform_graph", [])]
+    return [*(str(finding) for finding in found if finding.severity == "warn"), *filter(None, of_label)]

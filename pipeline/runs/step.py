@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -35,8 +36,9 @@ class Step:
 
 
 class StepFailed(Exception):
-    """A step failed; the cause is ``__cause__``, when it raised one."""
+    """A step failed; the cause is ``__cause__``, when it raised one; ``others`` are those that failed with it."""
 
     def __init__(self, step: str, seconds: float):
         super().__init__(f"step {step} failed")
         self.step, self.seconds = step, seconds
+        self.others: Sequence[StepFailed] = ()

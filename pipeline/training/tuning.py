@@ -307,12 +307,19 @@ class Search(keras_tuner.Tuner):
 
     def conclude(self) -> None:
         """Log the outcome of the search; raise TrainingError if no trial could be trained."""
-        # KerasTuner fills the list up with failed trials.
-        if all(trial.status != "COMPLETED" for trial in self.oracle.get_best_trials(1)):
-            message = "".join(str(trial.message) for trial in [*self.oracle.trials.values()][-1:]).strip()
-            reason = message.rpartition(FAILED if FAILED in message else "\n")[2]  # KerasTuner keeps the traceback
-            raise TrainingError(f"every trial of the search failed. {reason}")
+        completed_trials(self.oracle)
         logger.info("The search has ended after trial %d%s.", len(self.oracle.trials), self.oracle.summary())
+
+
+def completed_trials(oracle: keras_tuner.Oracle) -> list[Trial]:
+    """Return the trials that have ended well, the best first; raise TrainingError if there are none."""
+    # KerasTuner fills the list up with failed trials.
+    trials = [trial for trial in oracle.get_best_trials(len(oracle.trials)) if trial.status == "COMPLETED"]
+    if not trials:
+        message = "".join(str(trial.message or "") for trial in [*oracle.trials.values()][-1:]).strip()
+        reason = message.rpartition(FAILED if FAILED in message else "\n")[2]  # KerasTuner keeps the traceback
+        raise TrainingError(f"every trial of the search failed. {reason or 'None has a number as its objective.'}")
+    return trials
 
 
 def part_of(

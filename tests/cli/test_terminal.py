@@ -16,9 +16,9 @@ from rich.console import Console
 
 from pipeline.cli import terminal
 from pipeline.cli.printing import Terminal
-from pipeline.errors import UserError
+from pipeline.errors import UserError, message_of
 from pipeline.runs.results import Results
-from pipeline.runs.step import Step
+from pipeline.runs.step import Step, StepFailed
 from pipeline.settings.config import Data, Label, PipelineConfig
 from pipeline.settings.gates import BeatsBaseline, Evaluation, Gate, SliceGate
 from pipeline.settings.tasks import shown_metrics
@@ -175,6 +175,36 @@ def test_the_results_of_a_run_are_whole_in_a_file_and_say_what_is_undefined(tmp_
     ]
 
 
+def test_a_refused_model_that_was_not_evaluated_has_its_reasons_and_no_empty_table(tmp_path):
+    verdict = {"blessed": False, "pushed_to": None, "failed": ["model check: no"], "passed_over": [], "notes": ["but"]}
+    config = PipelineConfig(
+        "few", Data("data", files="*.csv"), Label("late"), "models/m.py", Evaluation((Gate("auc", 0.9),))
+    )
+    text = io.StringIO()
+    terminal.Screen(Console(file=text), tmp_path / "log").results(Results({"overall": {}}, verdict), config)
+    assert text.getvalue().splitlines() == [
+        "",
+        "note: but",
+        "not blessed: model check: no",
+        "not pushed; what was pushed before stays",
+    ]
+
+
+def test_a_failure_is_shown_after_what_refused_the_model_and_before_what_failed_later(tmp_path):
+    config = PipelineConfig(
+        "few", Data("data", files="*.csv"), Label("late"), "models/m.py", Evaluation((Gate("auc", 0.9),))
+    )
+    later = StepFailed("Transform", 1.0)
+    later.__cause__ = UserError("it breaks, too")
+    text = io.StringIO()
+    reasons = terminal.Screen(Console(file=text), tmp_path / "log").failure(
+        "Evaluator", 2.0, UserError("it breaks"), config, refusals=["model check: no"], others=[later]
+    )
+    assert reasons == ["model check: no", "Evaluator failed: it breaks", "Transform failed: it breaks, too"]
+    lines = text.getvalue().splitlines()
+    assert lines[3:6] == ["not blessed: model check: no", *reasons[1:]]
+
+
 def test_a_model_that_beats_a_baseline_is_blessed_with_both_values(tmp_path):
     verdict = {"blessed": True, "pushed_to": None, "failed": [], "passed_over": [], "notes": []}
     verdict["baselines"] = {"constant": {"rmse": 9.0}, "boosting": {"rmse": 5.5}}
@@ -216,10 +246,10 @@ def test_a_file_gets_plain_lines_only(tmp_path):
 def test_what_the_machine_lacks_is_said_in_words():
     with pytest.raises(OSError, match="space") as full, open("/dev/full", "w", buffering=1) as file:
         file.write("line\n")
-    assert terminal.message_of(full.value).startswith("the disk is full; free some space (OSError: [Errno 28]")
+    assert message_of(full.value).startswith("the disk is full; free some space (OSError: [Errno 28]")
     with pytest.raises(MemoryError) as much:
         bytearray(1 << 60)
-    assert terminal.message_of(much.value) == "there is not enough memory (MemoryError: no message)"
+    assert message_of(much.value) == "there is not enough memory (MemoryError: no message)"
 
 
 def test_a_sentence_from_within_a_step_of_beam_is_shown_as_it_was_said():
@@ -229,10 +259,10 @@ def test_a_sentence_from_within_a_step_of_beam_is_shown_as_it_was_said():
     with pytest.raises(UserError) as refused, beam.Pipeline() as pipeline:
         _ = pipeline | beam.Create([1]) | "Refuse it" >> beam.Map(refuse)
     assert str(refused.value).endswith("[while running 'Refuse it']")
-    assert terminal.message_of(refused.value) == "the candidate answers nan"
+    assert message_of(refused.value) == "the candidate answers nan"
 
 
 def test_a_message_of_a_library_is_no_page(tmp_path):
     with pytest.raises(ValueError, match="x") as long:
         raise ValueError("x" * 100_000)
-    assert len(terminal.message_of(long.value)) < 700
+    assert len(message_of(long.value)) < 700

@@ -17,9 +17,11 @@ from tfx.orchestration import metadata
 from tfx.types import standard_artifacts
 from tfx.utils import io_utils
 
+from pipeline import filesystem
 from pipeline.components.artifacts import read_gate_result
 from pipeline.components.base import files_of
-from pipeline.components.evaluator import EvaluatorExecutor, _with_predictions, bless, examine_baseline
+from pipeline.components.earlier_model import examine_baseline
+from pipeline.components.evaluator import EvaluatorExecutor, _with_predictions, bless
 from pipeline.components.written_files import list_files
 from pipeline.data.tfrecord_files import read_records
 from pipeline.errors import UserError
@@ -199,6 +201,48 @@ def test_a_row_without_an_answer_is_named_in_a_sentence(inputs, tmp_path):
         r"preprocessing_fn has to give each missing value a number, and nothing may be divided by what can be 0",
         str(caught.value),
     )
+
+
+@pytest.mark.slow
+def test_a_refused_model_that_cannot_be_evaluated_is_not_blessed_and_another_fails_the_step(inputs, tmp_path):
+    given = {**inputs(["month"], ["month"])}
+    del given["baseline_model"]
+    module = WithoutAnswer()
+    given["model"] = [made(standard_artifacts.Model, tmp_path / "model")]
+    tf.saved_model.save(module, str(tmp_path / "model/Format-Serving"), signatures={"serving_default": module.predict})
+    given["schema"] = [made(standard_artifacts.Schema, ROOT / "schema/flights")]
+    given["baselines"] = [made(standard_artifacts.ModelEvaluation, tmp_path / "baselines")]
+    filesystem.write(f"{tmp_path}/baselines/baselines.json", json.dumps({"metrics": {"constant": {"auc": 0.5}}}))
+    check = made(standard_artifacts.InfraBlessing, tmp_path / "check")
+    label = load_config(ROOT / "configs/flights.py").label
+    evaluation = Evaluation((Gate("auc", 0.1),), baseline="none")
+    settings = {"settings": json.dumps({"gates": checks.to_json(evaluation), "label": checks.to_json(label)})}
+
+    def evaluate(refused: bool) -> dict[str, list]:
+        check.set_int_custom_property("blessed", int(not refused))
+        check.set_string_custom_property("reasons", "signature predict fails" if refused else "")
+        outputs = {
+            "evaluation": [made(standard_artifacts.ModelEvaluation, tmp_path / f"evaluation-{refused}")],
+            "blessing": [made(standard_artifacts.ModelBlessing, tmp_path / f"blessing-{refused}")],
+        }
+        FastEvaluatorExecutor().Do({**given, "infra_blessing": [check]}, outputs, settings)
+        return outputs
+
+    with pytest.raises(UserError, match="the candidate answers nan"):
+        evaluate(refused=False)
+    outputs = evaluate(refused=True)
+    (blessing,) = outputs["blessing"]
+    assert (tmp_path / "blessing-True/NOT_BLESSED").is_file()
+    (later,) = read_gate_result(blessing.uri).failed
+    assert later.startswith("the model was not evaluated, which may follow from that: the candidate answers nan for")
+    assert blessing.get_string_custom_property("reasons") == f"model check: signature predict fails; {later}"
+    assert read_metrics(outputs["evaluation"][0].uri) == {"overall": {}}
+
+
+def made(kind: type, folder: Path):
+    artifact = kind()
+    artifact.uri = str(folder)
+    return artifact
 
 
 def test_a_logit_of_no_chance_and_what_is_not_measured_may_be_infinite():

@@ -147,7 +147,8 @@ def stock(folder: Path, answer: Callable[[Any], Any]) -> Path:
 
     @of_text
     def serve(examples):
-        return {"outputs": answer(tf.io.parse_example(examples, spec)["x"])}
+        found = answer(tf.io.parse_example(examples, spec)["x"])
+        return found if isinstance(found, dict) else {"outputs": found}
 
     @of_text
     def transform_features(examples):
@@ -254,6 +255,24 @@ def test_a_signature_that_takes_the_label_is_left_aside_and_said(tmp_path):
 def test_an_only_output_of_any_name_is_measured_so_it_must_be_what_the_label_needs(tmp_path, answer, classes, problem):
     (found,) = ask_stock(stock(tmp_path / "model", answer), classes)["problems"]
     assert problem in found
+
+
+@pytest.mark.parametrize(
+    ("answer", "classes", "expected"),
+    [
+        (lambda x: {"mu": x / 5 + 0.4, "sigma": tf.abs(x) + 3, "both": tf.concat([x, x], 1)}, [], "mu, which"),
+        (lambda x: {"no": tf.sigmoid(-x), "yes": tf.sigmoid(x), "name": tf.as_string(x)}, ["no", "yes"], "yes, which"),
+        (lambda x: {"one": tf.concat([x, x], 1), "two": tf.concat([x, x], 1)}, list("abc"), "the one with 3 values"),
+    ],
+)
+def test_of_several_outputs_the_one_to_rename_is_named(tmp_path, answer, classes, expected):
+    (found,) = ask_stock(stock(tmp_path / "model", answer), classes)["problems"]
+    key = {0: "prediction", 2: "probability", 3: "probabilities"}[len(classes)]
+    assert re.fullmatch(
+        f"signature serving_default answers [a-z, ]+, and none of them is named {key}; in the signature that run_fn "
+        f"exports, rename {expected} .*",
+        found,
+    )
 
 
 def test_a_row_that_is_answered_otherwise_alone_is_a_problem(tmp_path):

@@ -74,7 +74,7 @@ def outcome(folder: Path, run: str, made: Processes | None, **how: str) -> dict:
     started: list[str] = []
     ended: list[str] = []
     cpu: dict[str, tuple[float | None, float]] = {}
-    failed = ""
+    failed, others = "", []
 
     def on_end(step: Step) -> None:
         ended.append(f"{step.name} {step.state}")
@@ -85,12 +85,13 @@ def outcome(folder: Path, run: str, made: Processes | None, **how: str) -> dict:
         schedule = side_by_side(made) if made else one_after_the_other
         run_graph(pipeline, run, started.append, on_end, schedule=schedule)
     except StepFailed as error:
-        failed = f"{error.step}: {error.__cause__}"
+        failed, others = f"{error.step}: {error.__cause__}", [f"{one.step}: {one.__cause__}" for one in error.others]
     made_by = {path.relative_to(folder).parts[0]: path.read_text().split() for path in folder.glob("*/model/*/made")}
     return {
         "began": started,
         "ended": ended,
         "failed": failed,
+        "others": others,
         "files": sorted(made_by),
         "pids": len({pid for pid, _ in made_by.values()} - {str(os.getpid())}),
         "niceness": {name: int(niceness) for name, (_, niceness) in made_by.items()},

@@ -53,12 +53,14 @@ def test_a_second_run_executes_nothing(runs):
 def test_a_gate_that_closes_ends_what_began_beside_it(runs):
     run = runs["bad data"]
     assert run["failed"] == "DataGate: there is no more"
+    assert run["others"] == []  # Transform was ended
     assert run["files"] == ["Check", "First"]
     assert run["began"] == ["First", "Check", "Transform", "DataGate"]
 
 
-def test_of_two_that_fail_the_first_of_the_graph_is_the_reason(runs):
+def test_of_two_that_fail_the_first_of_the_graph_is_the_reason_and_the_other_is_not_lost(runs):
     run = runs["bad data that breaks"]
+    assert run["others"] == ["Transform: there is no more"]
     assert run["began"].index("Transform") < run["began"].index("DataGate")
     assert run["failed"] == "DataGate: there is no more"
     assert runs["a bad step"]["failed"] == "Transform: there is no more"

@@ -2,6 +2,7 @@
 
 import glob
 import itertools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from pipeline.fast import transform
 from pipeline.fast.example_gen import FastExampleGenExecutor
 from pipeline.model import background
 from pipeline.packaging import user_code
+from pipeline.runs.results import warnings_of
+from pipeline.runs.step import Step
 from pipeline.settings.config import Data
 from pipeline.settings.target import Dataflow, Target
 from tests.components.example_gen import run, values
@@ -89,6 +92,7 @@ def transformed(examples: standard_artifacts.Examples, tmp_path: Path) -> Callab
         (result,) = output_dict["transformed_examples"]
         assert result.split_names == '["train", "eval"]'
         assert examples_utils.get_payload_format(result) == example_gen_pb2.FORMAT_TF_EXAMPLE
+        transformed.made = output_dict
         return tmp_path / name
 
     return transformed
@@ -186,6 +190,86 @@ def test_features_that_are_not_tensors_by_name_are_an_error(transformed, executo
     module = f"def preprocessing_fn(inputs):\n    return {returned}\n\ndef run_fn(fn_args):\n    pass\n"
     with pytest.raises(UserError, match=message):
         transformed(executor, "none", '{"weight": "seats"}', module)
+
+
+def labelled(label: str, name: str = "'late'") -> str:
+    """Return a module file that makes the label as an expression says."""
+    features = f"'month': tf.cast(inputs['month'], tf.float32), {name}: {label}"
+    return (
+        "import tensorflow as tf\nimport tensorflow_transform as tft\n"
+        f"def preprocessing_fn(inputs):\n    return {{{features}}}\n\ndef run_fn(fn_args):\n    pass\n"
+    )
+
+
+OF_CLASSES, OF_NUMBERS = '{"label": "late", "classes": ["no", "yes"]}', '{"label": "distance", "classes": []}'
+VOCABULARY = "1 - tft.compute_and_apply_vocabulary(inputs['late'])"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("label", "name", "message"),
+    [
+        (
+            VOCABULARY,
+            "'late'",
+            r"renumbers the classes of the label 'late': no \(0\) becomes 1, yes \(1\) becomes 0. Exa",
+        ),
+        pytest.param(VOCABULARY, "'late_xf'", "renumbers the classes", marks=pytest.mark.long),
+        pytest.param("inputs['late'] + 1", "'late'", "renumbers .*: no .* becomes 1, yes .* 2", marks=pytest.mark.long),
+        (
+            "tf.one_hot(1 - tf.reshape(inputs['late'], [-1]), 2)",
+            "'late'",
+            r"renumbers the classes of the label 'late': no \(0\) becomes 1, yes \(1\) becomes 0",
+        ),
+        (
+            "tf.maximum(inputs['late'], 1)",
+            "'late'",
+            r"merges .*: no \(0\) becomes 1. .* merge them in the data and in ",
+        ),
+    ],
+)
+@EXECUTORS
+def test_a_class_that_the_module_file_gives_another_number_is_an_error(transformed, executor, label, name, message):
+    with pytest.raises(UserError, match=f"preprocessing_fn {message}"):
+        transformed(executor, "renumbered", OF_CLASSES, labelled(label, name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("label", "name", "config"),
+    [
+        ("tf.cast(inputs['late'], tf.float32)", "'late'", OF_CLASSES),
+        ("tf.one_hot(tf.reshape(inputs['late'], [-1]), 2)", "'late_xf'", OF_CLASSES),
+        # TFX's taxi example: a label of two columns, which is not that of the config.
+        ("tf.cast(inputs['late'] * inputs['day'] > 3, tf.int64)", "'late_xf'", OF_CLASSES),
+        ("inputs['late'], 'flipped': 1 - inputs['late']", "'late'", OF_CLASSES),
+        ("tf.cast(inputs['distance'], tf.float32)", "'distance'", OF_NUMBERS),
+        # ExampleGen numbers no text in TFRecords, so the module file does.
+        ("tft.compute_and_apply_vocabulary(inputs['carrier'])", "'carrier'", '{"label": "carrier", "classes": ["a"]}'),
+    ],
+)
+def test_a_label_that_stays_what_it_is_passes(transformed, caplog, label, name, config):
+    transformed(transform.FastTransformExecutor, "as it is", config, labelled(label, name))
+    assert not [record for record in caplog.records if "label" in record.getMessage()]
+
+
+@pytest.mark.slow
+def test_a_number_that_the_module_file_scales_is_a_warning_in_each_run(transformed, caplog):
+    scaled = labelled("tf.math.log1p(tf.cast(inputs['distance'], tf.float32))", "'distance'")
+    transformed(transform.FastTransformExecutor, "scaled", OF_NUMBERS, scaled)
+    (sentence,) = [record.getMessage() for record in caplog.records if record.name == "pipeline"]
+    assert re.match(
+        r"preprocessing_fn changes the label 'distance': \d+ becomes \d\.\d+\. Metrics compare .* undo", sentence
+    )
+    (graph,) = transformed.made["transform_graph"]
+    assert warnings_of(Step("Transform", "cached", 0.0, {"transform_graph": [graph]}, None)) == [sentence]
+
+
+@pytest.mark.slow
+def test_a_number_of_which_the_module_file_makes_none_is_an_error(transformed):
+    log = labelled("tf.math.log(tf.cast(inputs['distance'], tf.float32) - 1000)", "'distance'")
+    with pytest.raises(UserError, match=r"changes the label 'distance': \d+ becomes nan, which no model learns"):
+        transformed(transform.FastTransformExecutor, "none", OF_NUMBERS, log)
 
 
 @pytest.mark.parametrize("where", ["here", "in a bucket", "in a bucket, by Dataflow"])

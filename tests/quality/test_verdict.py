@@ -288,7 +288,43 @@ def test_a_model_that_chance_may_have_made_better_than_one_answer_for_all_is_sai
         assert not found.notes
     else:
         assert found.notes[0].startswith(f"nothing shows that the model has learnt: {sentence}")
-        assert f"and the same answer for every row has {constant[metric]:.4f}; where boosting" in found.notes[0]
+        assert f"and the same answer for every row has {constant[metric]:.4f}; look for columns" in found.notes[0]
+
+
+AUC = Evaluation((Gate("auc"),))
+MORE_COLUMNS = "look for columns that say more about the label"
+
+
+def test_who_learns_from_the_same_columns_is_named_instead_of_a_lack_of_columns():
+    simple = {"constant": {"auc": 0.5}, "linear": {"auc": 0.52}, "boosting": {"auc": 0.7}}
+    (note,) = judge(AUC, {"overall": metrics(0.503, 300, 700)}, None, simple_models=simple).notes
+    assert MORE_COLUMNS not in note
+    assert "the baseline 'boosting' has 0.7000 with the same columns: train longer or at another learning rate" in note
+
+
+def test_a_model_that_is_worse_than_a_constant_by_more_than_chance_is_a_warning_with_its_likely_cause():
+    found = judge(
+        Evaluation((Gate("auc"),)), {"overall": metrics(0.31, 300, 700)}, None, simple_models={"constant": {"auc": 0.5}}
+    )
+    (warning,) = found.warnings
+    assert not found.notes
+    assert re.fullmatch(
+        r"the model is worse than the same answer for every row: auc on all rows is 0.3100 \(.*\), and that has 0.5000"
+        r"; look whether run_fn or the signature .* numbers the classes in another order than label.classes",
+        warning,
+    )
+
+
+def test_no_lack_of_columns_is_supposed_where_the_cause_is_known():
+    found = judge(
+        Evaluation((Gate("auc"),)),
+        {"overall": metrics(0.503, 300, 700)},
+        None,
+        (),
+        {"constant": {"auc": 0.5}},
+        refused=True,
+    )
+    assert not found.notes
 
 
 @pytest.mark.parametrize(

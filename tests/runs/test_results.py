@@ -8,7 +8,7 @@ from tfx.types import standard_artifacts
 
 from pipeline.errors import UserError
 from pipeline.model.versions import Versions
-from pipeline.runs.results import read_results
+from pipeline.runs.results import read_results, refusals_of
 from pipeline.runs.step import Step
 from pipeline.settings.target import Target
 
@@ -24,6 +24,22 @@ def test_a_model_that_was_taken_back_is_not_pushed_again_unsaid(tmp_path: Path):
     versions.roll_back()
     with pytest.raises(UserError, match=r"was taken back by a rollback.*serve it again: .* --restore --model "):
         read_results({"Verdict": Step("Verdict", "cached", 0.0, {"verdict": [verdict]}, None)})
+
+
+def test_what_has_refused_the_model_so_far_is_known_when_a_later_step_fails():
+    check, blessing = standard_artifacts.InfraBlessing(), standard_artifacts.ModelBlessing()
+    check.set_string_custom_property("reasons", "signature predict fails")
+    blessing.set_string_custom_property("reasons", "model check: signature predict fails; auc on all rows is 0.5")
+    steps = [
+        Step("Evaluator", "ran", 0.0, {"blessing": [blessing]}, None),
+        Step("ModelCheck", "ran", 0.0, {"blessing": [check]}, None),
+        Step("Trainer", "ran", 0.0, {"model": []}, None),
+    ]
+    assert refusals_of(steps) == ["model check: signature predict fails; auc on all rows is 0.5"]
+    assert refusals_of(steps[1:]) == ["model check: signature predict fails"]
+    assert refusals_of(steps[2:]) == []
+    check.set_string_custom_property("reasons", "")
+    assert refusals_of(steps[1:]) == []
 
 
 def test_fewer_than_two_kept_versions_leave_no_way_back(tmp_path: Path):

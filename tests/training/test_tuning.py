@@ -17,6 +17,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx.types import standard_artifacts
 
 from pipeline import training
+from pipeline.components.trainer import reject_infinite_data
 from pipeline.components.tuner import write_results
 from pipeline.settings.config import Label
 from pipeline.training import tuning
@@ -158,12 +159,66 @@ def test_trials_that_do_not_learn_are_stopped_and_the_best_is_the_same_as_when_a
     (last,) = (record.getMessage() for record in caplog.records if "search has ended" in record.getMessage())
     assert last.endswith(f", {len(tuner.oracle.stopped)} stopped early.")
 
-    best, results = standard_artifacts.HyperParameters(), standard_artifacts.TunerResults()
-    best.uri, results.uri = str(tmp_path / "best"), str(tmp_path / "results")
-    write_results(tuner, {"best_hyperparameters": [best], "tuner_results": [results]})
-    written = json.loads((tmp_path / "results/tuner_results.json").read_text())
+    _, written = written_results(tuner, tmp_path)
     assert {row["trial_id"]: row["stopped"] for row in written if row["stopped"]} == tuner.oracle.stopped
     assert written[0]["stopped"] is None
+
+
+def stock_tuner(kind: type, folder: Path, **settings) -> keras_tuner.Tuner:
+    """Return a tuner as a module file for stock TFX makes it, after its search of four rates."""
+
+    def build(hp):
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(hp.Choice("rate", [0.5, 0.1, 0.01, 0.001])), "mse")
+        return model
+
+    tuner = kind(build, objective="val_loss", directory=folder, project_name="search", **settings)
+    x = np.linspace(-1, 1, 32, dtype="float32")[:, None]
+    with reject_infinite_data(tuner):
+        tuner.search(x, 3 * x, validation_data=(x, 3 * x), epochs=2, verbose=0)
+    return tuner
+
+
+def written_results(tuner: keras_tuner.Tuner, folder: Path) -> tuple[dict, list[dict]]:
+    best, results = standard_artifacts.HyperParameters(), standard_artifacts.TunerResults()
+    best.uri, results.uri = str(folder / "best"), str(folder / "results")
+    write_results(tuner, {"best_hyperparameters": [best], "tuner_results": [results]})
+    return (
+        json.loads((folder / "best/best_hyperparameters.txt").read_text()),
+        json.loads((folder / "results/tuner_results.json").read_text()),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (keras_tuner.Hyperband, {"max_epochs": 4, "factor": 3}),
+        pytest.param(keras_tuner.GridSearch, {}, marks=pytest.mark.long),
+        pytest.param(keras_tuner.RandomSearch, {"max_trials": 3}, marks=pytest.mark.long),
+    ],
+)
+def test_the_results_of_a_tuner_of_stock_keras_tuner_are_written(kind, settings, tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "pipeline.progress"):
+        tuner = stock_tuner(kind, tmp_path, **settings)
+
+    best, rows = written_results(tuner, tmp_path)
+
+    of = f" of {settings['max_trials']}" if "max_trials" in settings else ""
+    assert f"trial 1{of}" in [record.getMessage() for record in caplog.records]
+    assert len(rows) == len(tuner.oracle.trials) > 2
+    assert [row["score"] for row in rows] == sorted(row["score"] for row in rows)
+    assert keras_tuner.HyperParameters.from_config(best).get("rate") == rows[0]["rate"]
+
+
+@pytest.mark.slow
+def test_a_stock_tuner_without_a_trial_that_trains_is_an_error_and_not_a_result(tmp_path):
+    class Failing(keras_tuner.RandomSearch):
+        def run_trial(self, trial, *arguments, **named):
+            raise keras_tuner.errors.FailedTrialError("no such device")
+
+    with pytest.raises(TrainingError, match="every trial of the search failed. no such device"):
+        written_results(stock_tuner(Failing, tmp_path, max_trials=2), tmp_path)
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ as arguments and reports by cloudml-hypertune, after every epoch when it trains 
 (cloud.google.com/vertex-ai/docs/training/using-hyperparameter-tuning).
 """
 
-import json
 import logging
 import math
 import os
@@ -20,12 +19,11 @@ from keras_tuner.engine import hyperparameters as kinds
 from keras_tuner.engine.trial import Trial
 from keras_tuner.src.engine import tuner_utils
 from tfx.dsl.components.base.base_executor import BaseExecutor
-from tfx.types import artifact_utils
-from tfx.utils import io_utils, json_utils, name_utils
+from tfx.utils import json_utils, name_utils
 
 from pipeline.components.base import Artifacts, user_code
 from pipeline.components.trainer import reject_infinite_data
-from pipeline.components.tuner import BEST_HYPERPARAMETERS, TUNER_RESULTS, prepare
+from pipeline.components.tuner import prepare, write_files
 from pipeline.errors import UserError
 from pipeline.training.tuning import Search
 from pipeline.vertex.jobs import launch
@@ -47,6 +45,8 @@ class VizierJobExecutor(BaseExecutor):
         with user_code(given) as properties:
             tuner, _ = prepare(input_dict, properties, tempfile.mkdtemp())
             space = tuner.oracle.get_space()
+        settings = _settings(exec_properties)
+        most = tuner.oracle.max_trials or settings["trials"]  # Hyperband and a grid have no number of trials
         folder = launch.job_folder(output_dict)
         executor = name_utils.get_full_name(TrialExecutor)
         command = [*launch.command_of(executor, input_dict, output_dict, given), VALUES_FOLLOW]
@@ -55,10 +55,10 @@ class VizierJobExecutor(BaseExecutor):
         # Every trial is one process; side by side are trials.
         trial_job["workerPoolSpecs"] = trial_job["workerPoolSpecs"][:1]
         job |= {
-            "studySpec": study_of(space, tuner.oracle.objective, _settings(exec_properties).get("minutes")),
-            "maxTrialCount": tuner.oracle.max_trials,
-            "parallelTrialCount": min(setting["replicas"], tuner.oracle.max_trials),
-            "maxFailedTrialCount": tuner.oracle.max_trials,  # the others may still be good
+            "studySpec": study_of(space, tuner.oracle.objective, settings.get("minutes")),
+            "maxTrialCount": most,
+            "parallelTrialCount": min(setting["replicas"], most),
+            "maxFailedTrialCount": most,  # the others may still be good
             "trialJobSpec": launch.with_command(trial_job, command, folder),
         }
         trials = launch.run_search(job, setting["parent"], folder)
@@ -206,11 +206,8 @@ def _write(space: keras_tuner.HyperParameters, trials: list[dict[str, Any]], out
         {name: _value(parameters[name], str(value)) for name, value in trial["values"].items()} for trial in trials
     ]
     space.values.update(values[0])
-    best = artifact_utils.get_single_uri(output_dict["best_hyperparameters"])
-    io_utils.write_string_file(os.path.join(best, BEST_HYPERPARAMETERS), json.dumps(space.get_config()))
     rows = [
         {"trial_id": trial["id"], "score": trial["measured"], **chosen}
         for trial, chosen in zip(trials, values, strict=True)
     ]
-    results = artifact_utils.get_single_uri(output_dict["tuner_results"])
-    io_utils.write_string_file(os.path.join(results, TUNER_RESULTS), json.dumps(rows))
+    write_files(space, rows, output_dict)

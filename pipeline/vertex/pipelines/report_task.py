@@ -34,7 +34,7 @@ from pipeline.quality.verdict import FAILED, whole_outcome
 from pipeline.report import page
 from pipeline.report.finished_run import FinishedRun
 from pipeline.runs import record, webhook
-from pipeline.runs.results import Results, outcome_of
+from pipeline.runs.results import Results, outcome_of, refusals_of
 from pipeline.runs.step import Step
 from pipeline.settings import checks
 from pipeline.settings.config import PipelineConfig
@@ -105,7 +105,8 @@ def report_run(job: v1.PipelineJob, cloud: Cloud | None, arguments: argparse.Nam
     results, code = None, FAILED
     if outcomes.failed:
         step = outcomes.failed[0]
-        outcome: dict[str, Any] = {"failed": [f"{step}: {outcomes.reason}"], "failed_step": step}
+        reasons = [*refusals_of(outcomes.steps), f"{step}: {outcomes.reason}"]
+        outcome: dict[str, Any] = {"failed": reasons, "failed_step": step}
     else:
         results = outcome_of({step.name: step for step in outcomes.steps})
         code, outcome = results.exit_code, results.outcome

@@ -43,7 +43,7 @@ def build(hp):
 def tuner_fn(fn_args):
     from types import SimpleNamespace
     assert fn_args.custom_config["epochs"] == 3
-    assert set(fn_args.custom_config) <= {"epochs", "minutes"}
+    assert set(fn_args.custom_config) <= {"epochs", "minutes", "trials"}
     tuner = keras_tuner.RandomSearch(
         build, objective=keras_tuner.Objective("val_auc", "max"), max_trials=5, directory=fn_args.working_dir
     )
@@ -238,6 +238,15 @@ def test_vizier_searches_the_space_of_the_module_file_and_the_best_values_come_b
     assert isinstance(best.values["units"], int)
     assert isinstance(best.values["members"], int)
     assert isinstance(best.values["wide"], bool)
+
+
+def test_a_tuner_without_max_trials_searches_as_many_trials_as_the_config_says(there: GoogleCloud, search, tmp_path):
+    there.vertex.script.objective = lambda values: values["learning_rate"]
+    module = MODULE.replace("RandomSearch", "GridSearch").replace("max_trials=5, ", "")
+    (tmp_path / "search_module.py").write_text(module)
+    search(trials=4)
+    (job,) = there.vertex.jobs.tuning_jobs.values()
+    assert (job.max_trial_count, job.parallel_trial_count) == (4, 2)
 
 
 def test_a_search_says_how_far_it_has_come_and_what_is_best(there: GoogleCloud, search, caplog):
