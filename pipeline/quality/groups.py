@@ -13,7 +13,7 @@ from pipeline.settings.gates import DataChecks
 
 # Rows of all splits together that are looked at, in proportion to the splits.
 SAMPLE = 50_000
-# A column names groups if it has this many values, each in at most so many rows on average.
+# A column names groups if it has as many values, and at most this number of rows for each on average.
 FEWEST_VALUES, MOST_ROWS_OF_A_VALUE = 20, 100
 # Pairs of rows that prove something, and how many of them have different labels by chance.
 FEWEST_PAIRS, FEWEST_DIFFERENT = 30, 10
@@ -21,8 +21,10 @@ FEWEST_PAIRS, FEWEST_DIFFERENT = 30, 10
 MEAN_DISTANCE, MOST_DISTANCE = 0.05, 0.25
 # Share of near-equal pairs from which rows of one value are alike, and the most by chance.
 ALIKE, BY_CHANCE = 0.8, 0.1
-# How often labels of a pair differ, relative to chance: hardly ever, and half as often.
-CONSTANT, CONSTANT_NUMBER, SIMILAR = 0.1, 0.05, 0.5
+# How often labels of a pair differ, relative to chance, where they hardly ever do, and where rows are alike.
+CONSTANT, SIMILAR = 0.05, 0.5
+# Categories such as cities differ more in size than groups: most rows of a value, relative to the mean.
+MOST_OF_MEAN = 5
 # Near-equal rows without a column of groups: candidates share a cell of a few columns, of one of these widths in ranks.
 # Copies have few more pairs within twice a distance; rows of data that is only dense have twice as many or more.
 CELL_COLUMNS, WIDTHS, MORE_PAIRS = 4, tuple(0.5**power for power in range(1, 7)), 1.7
@@ -76,7 +78,7 @@ def similar_rows(
     splits: Mapping[str, pa.Table],
     label: str,
     classes: int,
-    unused: Collection[str],
+    unused: Collection[str | None],
     checks: DataChecks,
     *,
     by_files: bool = False,
@@ -106,11 +108,11 @@ def similar_rows(
     names = ", ".join(name for name in splits if name != "train")
     limit = f"at most {100 * checks.max_similar_rows:g} % may, or the metrics measure what the model remembers"
     accept = "accept it: DataChecks(max_similar_rows=...) in the config"
-    groups = [found for name, values in columns.items() if (found := _group(name, values, order, rows))]
-    groups = [found for found in groups if found[0] > checks.max_similar_rows]
+    groups = [group for name, values in columns.items() if (group := _group(name, values, order, rows))]
+    groups = [group for group in groups if group[0] > checks.max_similar_rows]
     if groups:
         # Of several, such as a patient's name and number, the one with the most rows of a value.
-        share, name, _, like = max(groups, key=lambda found: (found[2], found[1]))
+        share, name, _, like = max(groups, key=lambda group: (group[2], group[1]))
         found = (
             f"{100 * share:.1f} % of the rows have a value that train has too, and rows of one value are alike: {like}"
         )
@@ -127,7 +129,7 @@ def similar_rows(
         found = f"{100 * share:.1f} % are near-equal to a row of train and mostly have its label"
         example = f"{_shown(table, order[one[0]], unused)} and in train {_shown(table, order[other[0]], unused)}"
         remedy = (
-            "find out which rows belong together, such as those of one patient, and name them in a column for "
+            "find out which rows belong together, such as all rows of a patient, and name the group in a column for "
             f"split_by=HashSplit(...), or drop the copies; {accept}"
         )
         yield Finding("similar_rows", names, "", found, limit, remedy, ((example, 2),))
@@ -135,13 +137,15 @@ def similar_rows(
 
 def _compared(
     columns: Mapping[str, pa.Array | None],
-    unused: set[str],
+    unused: set[str | None],
     labels: np.ndarray,
     classes: int,
     in_train: np.ndarray,
     order: np.ndarray,
 ) -> _Rows:
-    numbers, cells, comparable = [], [], True
+    numbers: list[np.ndarray] = []
+    cells: list[np.ndarray] = []
+    comparable = True
     codes: dict[str, np.ndarray] = {}
     for name, values in columns.items():
         if name in unused or (values is not None and values.null_count == len(values)):
@@ -221,9 +225,9 @@ def _group(name: str, values: pa.Array | None, order: np.ndarray, rows: _Rows) -
     near = float(rows.near(one, other).mean())
     everyone = np.arange(len(order))
     alike = near >= ALIKE and rows.near(everyone, np.roll(everyone, 1)).mean() <= BY_CHANCE
-    if not alike and different > (CONSTANT if rows.classes else CONSTANT_NUMBER):
-        return None
-    if not alike and _explained(name, codes, rows):
+    sizes = np.bincount(codes, minlength=known)[:known]
+    even = sizes.max() <= MOST_OF_MEAN * sizes.mean()
+    if not alike and (different > CONSTANT or not even or _explained(name, codes, rows)):
         return None
     # Rows of neighbouring quantities are like each other, too; those of neighbouring identities are not.
     if numbered and alike and rows.near(next_one, next_other).mean() > near / 2:
@@ -255,7 +259,7 @@ def _explained(name: str, groups: np.ndarray, rows: _Rows) -> bool:
 
 def _copies(rows: _Rows) -> tuple[np.ndarray, np.ndarray, float]:
     """Return rows outside of train, near-equal rows in train, and their share; none if the data is only dense."""
-    best = np.zeros(0, np.int64), np.zeros(0, np.int64), 0.0
+    best: tuple[np.ndarray, np.ndarray, float] = np.zeros(0, np.int64), np.zeros(0, np.int64), 0.0
     if not rows.comparable or len(rows.cells) < 2:
         return best
     train = np.flatnonzero(rows.in_train)
@@ -263,7 +267,8 @@ def _copies(rows: _Rows) -> tuple[np.ndarray, np.ndarray, float]:
     for width in WIDTHS:
         cells = _combined(rows.texts, [(column / width).astype(np.int64) for column in rows.cells[:CELL_COLUMNS]])
         ordered = train[np.argsort(cells[train], kind="stable")]  # in a cell in random order
-        start, end = (np.searchsorted(cells[ordered], cells[asked], side) for side in ("left", "right"))
+        start = np.atleast_1d(np.searchsorted(cells[ordered], cells[asked], "left"))
+        end = np.atleast_1d(np.searchsorted(cells[ordered], cells[asked], "right"))
         at = np.repeat(start[:, None], CANDIDATES, 1) + np.arange(CANDIDATES)
         row, place = np.nonzero(at < end[:, None])
         one, other = asked[row], ordered[at[row, place]]
@@ -289,7 +294,7 @@ def literal(name: str) -> str:
     return f'"{name}"' if name.isprintable() and not set(name) & {'"', "\\"} else repr(name)
 
 
-def _shown(table: pa.Table, row: int, unused: Collection[str]) -> str:
+def _shown(table: pa.Table, row: int, unused: Collection[str | None]) -> str:
     names = [name for name in table.column_names if name not in unused]
     values = {name: (table.column(name)[int(row)].as_py() or [None])[0] for name in names[:SHOWN]}
     texts = [

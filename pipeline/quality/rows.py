@@ -115,7 +115,7 @@ def leaks(
         else:
             (value, lowest), measure = column_correlation(codes, labels), "a squared correlation"
         if lowest > checks.max_column_auc:
-            remedy = f"no model reads it, and a split still can, with lifecycle_stage: DISABLED of {name} in the schema"
+            remedy = f"set lifecycle_stage: DISABLED for {name} in the schema: no model reads it, a split still can"
             if image and name in facts(image):
                 remedy = "take the images of all classes in the same way, or a model learns this and not what they show"
             yield Finding(

@@ -66,6 +66,14 @@ def sensors() -> pd.DataFrame:
     return frame.assign(y=(state.ravel() > 0).astype(int))
 
 
+def models() -> pd.DataFrame:
+    """Return rows of a category that tells the label, some values in many rows, as models of aircraft do."""
+    random = np.random.RandomState(0)
+    model = np.minimum(random.zipf(1.5, 5_000), 300)
+    frame = pd.DataFrame({"model": [f"m{at}" for at in model], "year": random.randint(1960, 2020, 5_000)})
+    return frame.assign(seats=random.randint(2, 400, 301)[model], y=random.randint(0, 2, 301)[model])
+
+
 def purchases() -> pd.DataFrame:
     random = np.random.RandomState(0)
     user = np.repeat(np.arange(1000), 10)
@@ -150,11 +158,23 @@ def test_near_equal_rows_without_a_column_of_groups_are_found_with_their_share_a
         sensors,
         lambda: sensors().drop(columns="time"),
         purchases,
+        models,
         categories,
         quantities,
         lambda: patients().assign(y=np.random.RandomState(3).randint(0, 2, 3000)),
     ],
-    ids=["cities", "plain cities", "no city", "sensors", "no time", "users", "categories", "quantities", "own label"],
+    ids=[
+        "cities",
+        "plain cities",
+        "no city",
+        "sensors",
+        "no time",
+        "users",
+        "models",
+        "categories",
+        "quantities",
+        "own label",
+    ],
 )
 def test_plain_categories_dense_numbers_and_labels_of_their_own_are_no_finding(make: Callable[[], pd.DataFrame]):
     assert found(make()) == []
