@@ -7,7 +7,7 @@ ModelCheck → Evaluator → Pusher → Verdict
 import dataclasses
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ml_metadata.proto import metadata_store_pb2
 from tfx.dsl.components.base.base_node import BaseNode
@@ -40,7 +40,7 @@ from pipeline.model.export_format import BACKBONE
 from pipeline.packaging import user_code
 from pipeline.runs import store
 from pipeline.settings import repository
-from pipeline.settings.config import Data, PipelineConfig
+from pipeline.settings.config import Data, PipelineConfig, TimeSplit
 from pipeline.settings.gates import LAST_BLESSED, NO_BASELINE
 from pipeline.settings.target import Target
 from pipeline.training.settings import Settings
@@ -94,7 +94,9 @@ def create_pipeline(config: PipelineConfig, target: Target, sample: Sample | Non
 
     # Bad data must not become a model: grave findings stop the run before Transform.
     schema_file = config.schema and repository.in_repository(config.schema)
-    validating = ValidatorSettings(label, config.data_checks, schema_file, reference_root, kept)
+    by_time = isinstance(config.data.split_by, TimeSplit)
+    split_by: Literal["hash", "time", "files"] = "files" if config.data.splits else "time" if by_time else "hash"
+    validating = ValidatorSettings(label, config.data_checks, schema_file, reference_root, kept, split_by)
     example_validator = ExampleValidator(validating, statistics=statistics, examples=examples, schema=schema)
     example_validator.add_upstream_node(schema_gen)
     gate = DataGate(anomalies=example_validator.outputs["anomalies"])

@@ -63,6 +63,7 @@ def from_table(arguments: argparse.Namespace, data: Path, path: str) -> Made:
         from pipeline.scaffold import files
         from pipeline.scaffold.table import check_leaks, look
     table = look(Data(str(data)), arguments.label, arguments.task, arguments.leave_out, arguments.weight)
+    table, warnings = files.with_groups(table, arguments.keep, f"configs/{arguments.name}.py")
     check_leaks(table, arguments.keep)
     size = f"{table.rows.num_rows:,} rows, {table.rows.num_columns} columns"
     texts = (
@@ -70,7 +71,7 @@ def from_table(arguments: argparse.Namespace, data: Path, path: str) -> Made:
         files.module_text(arguments.name, table),
         files.schema_text(table, arguments.keep),
     )
-    return f"{size}{'' if table.whole else ' read (the run reads all)'}", files.summary(table), texts
+    return f"{size}{'' if table.whole else ' read (the run reads all)'}", [*files.summary(table), *warnings], texts
 
 
 def from_images(arguments: argparse.Namespace, data: Path, path: str) -> Made:

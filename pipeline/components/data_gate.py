@@ -3,8 +3,9 @@
 These are two steps because TFX deletes the outputs of a failed step, and the anomalies must remain readable.
 """
 
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from tensorflow_metadata.proto.v0 import anomalies_pb2
@@ -19,7 +20,7 @@ from pipeline import filesystem
 from pipeline.components.artifacts import read_findings, read_statistics
 from pipeline.components.base import Artifacts, DeclaredComponent, files_of, read_schema
 from pipeline.errors import UserError
-from pipeline.quality import reference, rows
+from pipeline.quality import groups, reference, rows
 from pipeline.quality.findings import FILE as FINDINGS
 from pipeline.quality.findings import Finding, to_json, with_severity
 from pipeline.quality.statistics import Remedies, image_column, validate
@@ -43,6 +44,7 @@ class ValidatorSettings:
         schema: File in which a person edits the schema, for the remedies.
         reference: Where ``quality.reference`` keeps the statistics of pushed models.
         kept: Folder for what is known of each file's rows, where the examples are of a window of spans; or "".
+        split_by: What assigns rows to splits: a "hash", the "time" or "files".
     """
 
     label: Label
@@ -50,6 +52,7 @@ class ValidatorSettings:
     schema: str | None
     reference: str
     kept: str = ""
+    split_by: Literal["hash", "time", "files"] = "hash"
 
 
 class ExampleValidatorExecutor(BaseExecutor):
@@ -87,6 +90,16 @@ class ExampleValidatorExecutor(BaseExecutor):
         unused = {feature.name for feature in schema.feature} - set(used) | {label.weight}
         sample = sample.select([name for name in sample.column_names if name not in unused])
         findings += rows.leaks(sample, label.name, checks, classes, image)
+        # Later rows of a patient are new if that is what a split by time is for; images are compared by ``rows``.
+        if settings.split_by != "time" and not image and sum(counts.values()):
+            part = min(1, groups.SAMPLE / sum(counts.values()))
+            parts = {
+                split: rows.sampled(files, most=math.ceil(part * counts[split]))
+                for split, files in files_by_split.items()
+                if counts[split]
+            }
+            by_files = settings.split_by == "files"
+            findings += groups.similar_rows(parts, label.name, classes, unused, checks, by_files=by_files)
         findings = with_severity(findings, checks.severity, schema)
 
         anomalies = artifact_utils.get_single_instance(output_dict["anomalies"])

@@ -70,14 +70,14 @@ def repeated_rows(
         kept.prune(root, KIND, [_folder(file, root) for of_split in files.values() for file in of_split])
 
 
-def sampled(files: Sequence[str], image: str | None = None) -> pa.Table:
+def sampled(files: Sequence[str], image: str | None = None, most: int | None = None) -> pa.Table:
     """Read a ``sample`` as one table."""
-    return pa.concat_tables(sample(files, image), promote_options="permissive")
+    return pa.concat_tables(sample(files, image, most), promote_options="permissive")
 
 
-def sample(files: Sequence[str], image: str | None = None) -> Iterator[pa.Table]:
-    """Yield up to ``SAMPLE`` rows from the beginnings of the files, without encoded images and their paths."""
-    each = -(-SAMPLE // max(1, len(files)))
+def sample(files: Sequence[str], image: str | None = None, most: int | None = None) -> Iterator[pa.Table]:
+    """Yield up to ``most`` rows (or ``SAMPLE``) from the beginnings of the files, without images and their paths."""
+    each = -(-(most or SAMPLE) // max(1, len(files)))
     left_out = {image, *facts(image)[:2]} if image else set()
     for file in files:
         wanted = each
@@ -98,7 +98,7 @@ def leaks(
     ``rows`` are columns of lists; ``classes`` is 0 where the label is a number. Of images in a column ``image``, the
     size or format may predict the label.
     """
-    labels = _labels(rows, label, classes)
+    labels = labels_of(rows, label, classes)
     if labels is None or len(labels) < MIN_ROWS:
         return
     for name in rows.column_names:
@@ -115,7 +115,7 @@ def leaks(
         else:
             (value, lowest), measure = column_correlation(codes, labels), "a squared correlation"
         if lowest > checks.max_column_auc:
-            remedy = "leave the column out of the data"
+            remedy = f"set lifecycle_stage: DISABLED for {name} in the schema: no model reads it, a split still can"
             if image and name in facts(image):
                 remedy = "take the images of all classes in the same way, or a model learns this and not what they show"
             yield Finding(
@@ -244,7 +244,7 @@ def _folder(file: str, root: str) -> str:
     return kept.folder_of(root, KIND, "blake2b", filesystem.digest(file))
 
 
-def _labels(table: pa.Table, label: str, classes: int) -> np.ndarray | None:
+def labels_of(table: pa.Table, label: str, classes: int) -> np.ndarray | None:
     """Return labels, float64 [rows]; None where some row has no valid one."""
     if label not in table.column_names or pa.types.is_null(table.column(label).type):
         return None

@@ -7,6 +7,7 @@ statement by statement, with the same files of harmless data: no cell of a table
 import ast
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ import jinja2
 import numpy as np
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from pipeline.quality import groups
 from pipeline.quality.schema_text import drop_unused_domains, inferred_from, to_text
 from pipeline.quality.serving_skew import statistics_of
 from pipeline.scaffold.columns import CHARACTER
 from pipeline.scaffold.table import SHARES, Table
 from pipeline.settings.config import SPLITS, Label
+from pipeline.settings.gates import DataChecks
 from pipeline.settings.names import shortened
 from pipeline.settings.notations import AMOUNT
 
@@ -72,6 +75,30 @@ def schema_text(table: Table, keep: Collection[str]) -> str:
             feature.int_domain.min, feature.int_domain.max = 0, len(label.classes) - 1
     drop_unused_domains(schema)
     return to_text(schema)
+
+
+def with_groups(table: Table, keep: Collection[str], config: str) -> tuple[Table, list[tuple[str, str]]]:
+    """Return the table without a column that names groups of similar rows, and the line that warns of such rows."""
+    part = min(1, groups.SAMPLE / table.rows.num_rows)
+    rows = {name: table.split(name) for name in SPLITS}
+    rows = {name: of_split.slice(0, math.ceil(part * len(of_split))) for name, of_split in rows.items()}
+    unused = {column.name for column in table.columns if column.left_out} | {table.label.weight or table.label.name}
+    found = next(groups.similar_rows(rows, table.label.name, len(table.label.classes), unused, DataChecks()), None)
+    if found is None:
+        return table, []
+    if not found.feature:
+        return table, [("warning", f"{found}; the run would stop there: {found.remedy}")]
+    shares = f", shares={dict(table.shares)}".replace("'", '"') if table.shares != SHARES[0] else ""
+    line = f"split_by=HashSplit({groups.literal(found.feature)}{shares})"
+    text = f"{found}; the run would stop there. In {config} import HashSplit and write into Data(...): {line}"
+    others = [column.name for column in table.features if column.name != found.feature]
+    if found.feature in keep or not others:
+        return table, [("warning", text)]
+    columns = tuple(
+        replace(column, left_out="names groups of rows") if column.name == found.feature else column
+        for column in table.columns
+    )
+    return replace(table, columns=columns), [("warning", f"{text}; no model reads the column")]
 
 
 def checked(render: Callable[[Literal], str]) -> str:

@@ -29,6 +29,7 @@ FINDINGS: dict[str, Severity] = {
     "constant": "warn",  # one value in the whole train split
     "shared_rows": "stop",  # rows of eval or test that are in another split too
     "shared_images": "warn",  # images of eval or test that are in another split too, no more than max_shared_rows
+    "similar_rows": "stop",  # rows of eval or test that are of the same group as rows of train, or near-equal to one
     "repeated_rows": "warn",  # rows that occur more than once in a split
     "other": "stop",  # anything else that TensorFlow Data Validation reports
 }
@@ -51,6 +52,8 @@ class DataChecks:
             ``annotation { tag: "constant: ignore" }``.
         label_share: Lowest and highest share of the second of two classes in a split. Other labels must only differ.
         max_shared_rows: Largest share of rows of eval or test that may be in an earlier split too.
+        max_similar_rows: Largest share of rows of eval or test that are near-equal to a row of train, or of a group (a
+            patient, say) that has rows in train, where rows of one group are alike.
         max_repeated_rows: Largest share of rows of a split that may repeat another one.
         max_column_auc: Highest AUC of a column alone; when its whole 95 % confidence interval lies above, the column
             leaks the label. Several classes: the mean of each against the others; a number: squared correlation.
@@ -63,6 +66,7 @@ class DataChecks:
     severity: Mapping[str, Severity] = field(default_factory=dict)
     label_share: tuple[float, float] = (0.01, 0.99)
     max_shared_rows: Share = 0.01
+    max_similar_rows: Share = 0.1
     max_repeated_rows: Share = 0.05
     max_column_auc: Share = 0.98
     max_moved: Share = 0.3
