@@ -3,7 +3,8 @@
 ``INPUTS``: ``{"mean radius": {"input": "mean_radius", "type": "floats", "required": true}, ...}``, by raw feature name
 without the label. ``input`` is the name in the signature; types are integers, floats, text and image, which is an
 encoded one with ``"max_pixels"`` and ``"max_bytes"``. Text with times or amounts has a ``"notation"``: "%d.%m.%Y", or
-"amount: ,".
+"amount: ,". Categories whose values the schema lists have them in ``"known"``; whole numbers that are 0 or 1 ``["0",
+"1"]``.
 
 ``CLASSES``: ``["setosa", ...]``, in the order of the probabilities; empty if the label is a number.
 
@@ -116,6 +117,9 @@ def _problem(described: Any) -> str:
         return 'an "input" that is not text'
     if not is_notation(described.get("notation", DATES[0])):
         return 'a "notation" that is unknown'
+    known = described.get("known", [])
+    if not isinstance(known, list) or not all(isinstance(value, str) for value in known):
+        return 'a "known" that is no list of texts'
     wrong = [limit for limit in ("max_pixels", "max_bytes") if not isinstance(described.get(limit, 1), int)]
     return f'a "{wrong[0]}" that is no whole number' if wrong else ""
 
