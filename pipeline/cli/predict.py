@@ -185,8 +185,10 @@ def predict(
                         arrays = predict_images.answered(arrays, reasons)
                         refused += sum(map(bool, reasons))
                         first_reason = first_reason or predict_images.first_refused(file, kept_columns, reasons)
-                    for name, seen in [*unread.items(), *known.items()]:
-                        seen.add(columns[name])
+                    for name, texts in unread.items():
+                        texts.add(columns[name])
+                    for name, values in known.items():
+                        values.add(columns[name])
                     writer.write(pa.table({**kept_columns, **arrays}))
                     rows += row_count(columns)
             if not rows:

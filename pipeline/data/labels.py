@@ -82,7 +82,7 @@ def encode(column: pa.Array, numbers: Mapping[str, int]) -> tuple[pa.Array, np.n
     else:
         text = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
     # Of each class the word that is first, not its number.
-    words = {number: word for word, number in reversed(numbers.items())}
+    words = {number: word for word, number in reversed(list(numbers.items()))}
     alike = spellings(words.values())
     distinct = text.dictionary_encode()
     found = [word if word in numbers else alike.get(plain(word)) for word in distinct.dictionary.to_pylist()]

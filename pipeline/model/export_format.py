@@ -13,7 +13,7 @@ encoded one with ``"max_pixels"`` and ``"max_bytes"``. Text with times or amount
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from pipeline.errors import UserError, first_line
@@ -56,7 +56,26 @@ def read_inputs(folder: str) -> dict[str, dict[str, Any]]:
         if problem := _problem(item):
             raise _damaged(folder, INPUTS, f"{name!r} has {problem}")
     plain = plain_names(described)  # models that were exported before it was written down follow this rule
-    return {item.get("input", plain[name]): {**item, "name": name} for name, item in described.items()}
+    inputs = {item.get("input", plain[name]): {**item, "name": name} for name, item in described.items()}
+    for name, known in _in_vocabularies(folder, inputs).items():
+        inputs[name].setdefault("known", known)
+    return inputs
+
+
+def _in_vocabularies(folder: str, names: Container[str]) -> dict[str, list[str]]:
+    """Return the values of categories in vocabularies of "name=value", as the module files of ``new`` make them."""
+    import tensorflow as tf
+
+    known: dict[str, list[str]] = {}
+    for path in tf.io.gfile.glob(f"{folder}/assets/*"):
+        with tf.io.gfile.GFile(path, "rb") as lines:
+            for line in lines:
+                name, _, value = line.rstrip(b"\n").decode(errors="replace").partition("=")
+                if name not in names:
+                    break  # of another kind
+                if value:
+                    known.setdefault(name, []).append(value)
+    return known
 
 
 def read_classes(folder: str) -> tuple[str, ...]:

@@ -200,6 +200,9 @@ def packed(signature: Any) -> Callable[[Columns], dict[str, np.ndarray]]:
             for dtype, names in packs.items()
         ]
         tensors += [tf.constant(columns[name], specs[name].dtype) for name in apart]
-        return {name: value.numpy() for name, value in traced(*tensors).items()}
+        try:
+            return {name: value.numpy() for name, value in traced(*tensors).items()}
+        except UnicodeDecodeError as error:  # TensorFlow quotes the value that it refuses
+            raise tf.errors.InvalidArgumentError(None, None, "a value is refused that is no text") from error
 
     return answer

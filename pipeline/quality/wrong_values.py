@@ -17,7 +17,7 @@ from pipeline.data import csv_files
 from pipeline.quality.findings import SHOWN, Finding
 from pipeline.quality.statistics import ROWS, range_of
 from pipeline.settings.names import shortened
-from pipeline.settings.notations import DATES, described, is_in, listed_values, notation_of
+from pipeline.settings.notations import DATES, described, is_in, listed_values, notation_of, plain
 
 # Kinds of findings about values.
 KINDS = ("domain", "range", "label")
@@ -157,7 +157,7 @@ class Known:
 
     @functools.cached_property
     def _set(self) -> frozenset[str]:
-        return frozenset(self.known)
+        return frozenset([*self.known, *filter(str.isdecimal, map(plain, self.known))])  # "3.000000" is 3
 
     @property
     def are_few(self) -> bool:

@@ -106,11 +106,13 @@ class Answering:
             try:
                 outputs = await served.batchers[call.signature].predict(call.columns, in_loop=in_loop)
             except tf.errors.OpError:
-                rows = served.model.rows.inputs
-                if EXAMPLES not in served.model.signatures[call.signature].kinds or take_examples(rows):
+                if EXAMPLES not in served.model.signatures[call.signature].kinds:
                     raise
                 # A value of another type may stand for the right one; of others, the message names row and feature.
-                columns = {name: typed_examples(records, rows) for name, records in call.columns.items()}
+                raw = {} if take_examples(served.model.rows.inputs) else served.model.rows.inputs
+                columns = {name: typed_examples(records, raw) for name, records in call.columns.items()}
+                if not raw:
+                    raise
                 outputs = await served.batchers[call.signature].predict(columns, in_loop=in_loop)
         except Refused as refused:
             raise HTTPException(400, str(refused)) from refused

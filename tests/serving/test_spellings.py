@@ -235,6 +235,46 @@ def test_grpc_takes_truth_values_in_other_types_and_spellings(model):
         _columns({**tensors, "price": tf.make_tensor_proto([True, True])}, model.rows.inputs, 100)
 
 
+def test_a_stock_models_refusal_names_record_and_feature_without_a_trace(tmp_path):
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
+    def answer(examples):
+        return {"codes": tf.strings.length(tf.io.parse_example(examples, SPEC)["code"][:, 0])}
+
+    tf.saved_model.save(tf.Module(), str(tmp_path / "flights" / "7"), signatures={"serving_default": answer})
+    good, number, absent = (example(**values) for values in (GOOD, {"code": 2}, {"paid": 1}))
+    with client_of(Versions(tmp_path / "flights")) as client:
+        told = [client.post(PREDICT, json={"instances": [good, bad]}) for bad in (number, absent, {"b64": "//8="})]
+    assert [answer.status_code for answer in told] == [400] * 3
+    assert [answer.json()["error"] for answer in told] == [
+        "the model refuses the request: instances[1]: feature 'code': Data types don't match. Data type: int64 but "
+        "expected type: string",
+        "the model refuses the request: of one of the instances, feature 'code': (data type: string) is required but "
+        "could not be found.",
+        "instances[1]: it is no serialized tf.Example",
+    ]
+
+
+def test_an_older_model_knows_the_values_in_its_vocabulary(tmp_path):
+    folder = save(tmp_path / "model")
+    described = json.loads((folder / INPUTS).read_text())
+    (folder / INPUTS).write_text(
+        json.dumps({name: {key: of[key] for key in ("type", "required")} for name, of in described.items()})
+    )
+    (folder / "assets/categories").write_text("flag=True\nflag=False\nflag=\nprice=3\ncode=02\ncode=01\n")
+    (folder / "assets/words").write_text("some\nflag=yes\n")
+    inputs = load(str(folder)).rows.inputs
+    assert {name: column.known for name, column in inputs.items()} == {
+        "code": ("02", "01"),
+        "flag": ("True", "False"),
+        "paid": (),
+        "price": ("3",),
+    }
+    frame = pd.DataFrame(rows_of([0, 1]))
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    answers = run(load(str(folder)), tmp_path / "rows.csv", tmp_path / "answers.parquet")
+    assert [row["probability"] for row in answers] == ANSWERS
+
+
 def test_bigquery_writes_booleans_as_the_numbers_that_parquet_has():
     written = row_to_example({"flag": "BOOLEAN"}, {"flag": True})
     assert list(written.features.feature["flag"].int64_list.value) == [1]
