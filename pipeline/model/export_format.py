@@ -138,7 +138,7 @@ def _problem(described: Any) -> str:
         return 'a "notation" that is unknown'
     known = described.get("known", [])
     if not isinstance(known, list) or not all(isinstance(value, str) for value in known):
-        return 'a "known" that is no list of texts'
+        return 'a "known" that is not a list of texts'
     wrong = [limit for limit in ("max_pixels", "max_bytes") if not isinstance(described.get(limit, 1), int)]
     return f'a "{wrong[0]}" that is no whole number' if wrong else ""
 

@@ -140,6 +140,10 @@ class Input:
         """Return the known value by each plain text that stands for it; see ``notations.spellings``."""
         return spellings(self.known)
 
+    @functools.cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.known)
+
     @property
     def is_truth(self) -> bool:
         """Return whether the known values are a truth value's."""
@@ -150,7 +154,7 @@ class Input:
         if not self.spellings or not isinstance(value, (str, bool, int, float)):
             return value
         if self.kind == "text":
-            return value if value in self.known else self.spellings.get(plain(value), value)
+            return value if value in self._known else self.spellings.get(plain(value), value)
         found = self.spellings.get(plain(value)) if self.is_truth and isinstance(value, str) else None
         return value if found is None else int(found)
 

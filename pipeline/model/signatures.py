@@ -203,6 +203,6 @@ def packed(signature: Any) -> Callable[[Columns], dict[str, np.ndarray]]:
         try:
             return {name: value.numpy() for name, value in traced(*tensors).items()}
         except UnicodeDecodeError as error:  # TensorFlow quotes the value that it refuses
-            raise tf.errors.InvalidArgumentError(None, None, "a value is refused that is no text") from error
+            raise tf.errors.InvalidArgumentError(None, None, "it holds bytes that are not text") from error
 
     return answer

@@ -165,7 +165,7 @@ class Known:
         return self.known_values < LEAST_KNOWN * self.values
 
     def __str__(self) -> str:
-        """Describe the values that were found, and those of the training data."""
+        """Describe found and known values."""
         found = f"only {self.known_values:,}" if self.known_values else "none"
         seen, known = (shortened(map(repr, several), SHOWN) for several in (self.others, self.known))
         return f"{found} of {self.values:,} values is known from training: found {seen}; expected {known}"

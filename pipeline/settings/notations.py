@@ -119,14 +119,14 @@ TRUTHS = (("false", "no", "off", "f", "n", "0"), ("true", "yes", "on", "t", "y",
 def plain(value: object) -> str:
     """Return a scalar as text in lower case without spaces around it; whole numbers without needless zeros."""
     text = str(value).strip().lower()
-    whole = re.fullmatch(r"\+?0*([0-9]+)(?:\.0*)?", text)
-    return whole[1] if whole else text
+    whole = re.fullmatch(r"\+?([0-9]+)(?:\.0*)?", text)
+    return whole[1].lstrip("0") or "0" if whole else text
 
 
 def spellings(known: Iterable[str]) -> dict[str, str]:
     """Return the known text for each ``plain`` one that stands for the same truth value or whole number.
 
-    Words for true stand for the only known one, beside the only one for false: "1" for "True" or "yes". A single letter
+    Words for true stand for the only known one, if one for false is known as well: "1" for "True" or "yes". A single letter
     or digit is such a word only where nothing else is known. "3" stands for "03" unless "3" is known as well.
     """
     texts: dict[str, list[str]] = {}

@@ -1,6 +1,8 @@
 """Truth values and codes in another spelling than in the training data: the same answers, or a clear refusal."""
 
+import base64
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,12 @@ from pipeline.model.export_format import EXAMPLES_SIGNATURE, INPUTS
 from pipeline.model.features import Refused, plain_rows
 from pipeline.model.signatures import Model, load
 from pipeline.model.versions import Versions
-from pipeline.serving.grpc_server import _columns  # pyright: ignore
-from pipeline.settings.notations import spellings
+from pipeline.quality.schema_text import inferred_from
+from pipeline.quality.serving_skew import statistics_of
+from pipeline.serving.app import describe
+from pipeline.serving.grpc_server import _columns
+from pipeline.settings.notations import plain, spellings
+from pipeline.training.export import known_values
 from tests.serving.conftest import client_of
 from tests.serving.test_predict import run
 
@@ -154,8 +160,6 @@ def test_codes_as_numbers_mean_those_with_zeros(client, model, tmp_path, codes):
 
 def example(**values: Any) -> str:
     """Return a serialized tf.Example in the JSON of TensorFlow Serving."""
-    import base64
-
     features = {}
     for name, value in values.items():
         several = value if isinstance(value, list) else [value]
@@ -302,6 +306,32 @@ def test_rows_converted_together_have_the_spelling_of_the_training_data(model):
 def test_words_stand_for_a_known_text_where_it_is_the_only_one(known, expected):
     found = spellings(known)
     assert {word: found.get(word) for word in expected} == expected
+
+
+@pytest.mark.parametrize("value", ["0" * 1_000_000 + "x", "1." + "0" * 1_000_000 + "x", " " * 1_000_000 + "x"])
+def test_long_text_is_looked_at_in_linear_time(value):
+    started = time.monotonic()
+    assert plain(value).endswith("x")
+    assert time.monotonic() - started < 5
+
+
+def test_the_description_of_the_api_lets_truth_values_be_boolean(model):
+    call = describe("flights", model, 1)["paths"]["/v1/models/flights:predict"]["post"]
+    schema = call["requestBody"]["content"]["application/json"]["schema"]
+    properties = schema["properties"]["instances"]["items"]["properties"]
+    assert {name for name, of in properties.items() if '"boolean"' in json.dumps(of)} == {"flag", "paid"}
+
+
+@pytest.mark.parametrize(
+    ("values", "known"),
+    [([b"True", b"False"], ["False", "True"]), ([b"true", b"false"], ["false", "true"]), ([1, 0], ["0", "1"])],
+)
+def test_an_export_names_the_values_that_the_schema_lists(values, known):
+    type_ = pa.int64() if isinstance(values[0], int) else pa.large_binary()
+    schema = inferred_from(
+        [statistics_of(pa.table({"flag": pa.array([[value] for value in values], pa.list_(type_))}))]
+    )
+    assert known_values(schema.feature[0], schema) == known
 
 
 def test_integers_for_text_that_stand_for_nothing_known_are_refused(model, tmp_path):
