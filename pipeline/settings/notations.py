@@ -126,8 +126,8 @@ def plain(value: object) -> str:
 def spellings(known: Iterable[str]) -> dict[str, str]:
     """Return the known text for each ``plain`` one that stands for the same truth value or whole number.
 
-    Words for true stand for the only known one, if one for false is known as well: "1" for "True" or "yes". A single letter
-    or digit is such a word only where nothing else is known. "3" stands for "03" unless "3" is known as well.
+    Words for true stand for the only known one, if one for false is known as well: "1" for "True" or "yes". A single
+    letter or digit is such a word only where nothing else is known. "3" stands for "03" unless "3" is known as well.
     """
     texts: dict[str, list[str]] = {}
     for text in known:
