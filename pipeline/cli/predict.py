@@ -150,7 +150,8 @@ def predict(
     from pipeline.cli import predict_images
     from pipeline.model import explanations
     from pipeline.model.features import row_count
-    from pipeline.quality.wrong_values import Unread
+    from pipeline.model.signatures import refusal
+    from pipeline.quality.wrong_values import Known, Unread
     from pipeline.serving.table_writer import TableWriter
 
     if explain and (reason := explanations.why_none(model)):
@@ -164,6 +165,7 @@ def predict(
     started = time.monotonic()
     rows, refused, first_reason = 0, 0, ""
     unread = {name: Unread(column.notation) for name, column in signature.inputs.items() if column.notation}
+    known = {name: Known(column.known) for name, column in signature.inputs.items() if column.known}
     # In CSV, the values of the classes are columns with their names.
     value_names = dict.fromkeys((ANSWERS["multiclass"], LABEL_SET), model.classes) if model.classes else {}
     try:
@@ -176,7 +178,7 @@ def predict(
                             answers = _answers(signature, columns, explain, progress)
                     except tf.errors.OpError as error:
                         raise UserError(
-                            f"{file}, after {rows:,} rows: the model refuses a row: {error.message}"
+                            f"{file}, after {rows:,} rows: the model refuses a row: {refusal(error)}"
                         ) from error
                     arrays = {name: _as_arrow(values) for name, values in answers.items()}
                     if of_images:
@@ -185,6 +187,8 @@ def predict(
                         first_reason = first_reason or predict_images.first_refused(file, kept_columns, reasons)
                     for name, texts in unread.items():
                         texts.add(columns[name])
+                    for name, values in known.items():
+                        values.add(columns[name])
                     writer.write(pa.table({**kept_columns, **arrays}))
                     rows += row_count(columns)
             if not rows:
@@ -198,6 +202,9 @@ def predict(
     for name, texts in unread.items():
         if texts.rows:
             say(f"note: column {name!r}: {texts.rows:,} of {rows:,} rows {texts}", error=True)
+    for name, values in known.items():
+        if values.are_few:
+            say(f"note: column {name!r}: {values}", error=True)
     return rows, time.monotonic() - started
 
 

@@ -423,6 +423,7 @@ class ModelProbe:
 
 
 def first_line(error: Exception) -> str:
-    """Return an error in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {(lines or ['no message'])[0][:300]}"
+    """Return an error in one line; of TensorFlow's, the reason between its trace and the node."""
+    lines = [line.strip() for line in str(error).partition("[[{{")[0].splitlines() if line.strip()]
+    place = -1 if isinstance(error, tf.errors.OpError) else 0
+    return f"{type(error).__name__}: {(lines or ['no message'])[place][:300]}"

@@ -222,19 +222,31 @@ def narrowest(text: pa.ChunkedArray, type_: str = NOTHING) -> str:
 def parse(text: pa.ChunkedArray, type_: str) -> tuple[pa.ChunkedArray, np.ndarray | None]:
     """Parse a column of text; return the values, and a mask of the invalid ones (null among the values) or None.
 
-    An integer may end in ".0", as pandas writes integers with gaps; a number must fit a tf.Example's float32.
+    An integer may end in ".0", as pandas writes integers with gaps; a number must fit a tf.Example's float32. Where
+    every value is true or false, in any case, or 1 or 0, they are 1 and 0.
     """
     if type_ == TEXT:
         return text, None
     if type_ == NOTHING:
         return pa.nulls(len(text)), None
-    values, wrong = _cast(text, type_)
+    values, wrong = _cast(_as_digits(text), type_)
     if type_ == FLOATS:
         large = too_large(np.asarray(pc.fill_null(values, 0.0)))
         if large.any():
             wrong = large if wrong is None else wrong | large
             values = pc.if_else(pa.array(~large), values, None)
     return values, wrong
+
+
+def _as_digits(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return 1 and 0 for true and false if all texts are one of these or missing; else return the texts."""
+    if not pc.any(pc.match_substring_regex(text.slice(0, 1_000), "(?i)true|false")).as_py():
+        return text
+    trimmed = pc.utf8_lower(pc.utf8_trim_whitespace(text))
+    at = pc.index_in(trimmed, pa.array(["false", "true", "0", "1", "0.0", "1.0"], text.type))
+    if not pc.all(pc.or_(pc.is_valid(at), pc.or_(pc.is_null(text), is_missing(text)))).as_py():
+        return text
+    return pc.bit_wise_and(at, 1).cast(text.type)
 
 
 def is_missing(text: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from pipeline.data.table import BadRow, Rows, Unit, one_array, single_values, too_large, type_name
 from pipeline.errors import UserError
 from pipeline.settings.names import shortened
+from pipeline.settings.notations import plain, spellings
 
 SHOWN = 8
 
@@ -80,9 +81,13 @@ def encode(column: pa.Array, numbers: Mapping[str, int]) -> tuple[pa.Array, np.n
         text = column.cast(pa.string())
     else:
         text = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
-    known = pa.array(list(numbers), text.type)
-    at = pc.index_in(text, known, skip_nulls=True)
-    coded = pa.array(list(numbers.values()), pa.int64()).take(at)
+    # Of each class the word that is first, not its number.
+    words = {number: word for word, number in reversed(list(numbers.items()))}
+    alike = spellings(words.values())
+    distinct = text.dictionary_encode()
+    found = [word if word in numbers else alike.get(plain(word)) for word in distinct.dictionary.to_pylist()]
+    at = pc.index_in(pa.array(found, pa.string()), pa.array(list(numbers), pa.string()), skip_nulls=True)
+    coded = pa.array(list(numbers.values()), pa.int64()).take(at.take(distinct.indices))
     return coded, np.asarray(pc.and_(pc.is_valid(column), pc.is_null(coded)))
 
 

@@ -3,7 +3,8 @@
 ``INPUTS``: ``{"mean radius": {"input": "mean_radius", "type": "floats", "required": true}, ...}``, by raw feature name
 without the label. ``input`` is the name in the signature; types are integers, floats, text and image, which is an
 encoded one with ``"max_pixels"`` and ``"max_bytes"``. Text with times or amounts has a ``"notation"``: "%d.%m.%Y", or
-"amount: ,".
+"amount: ,". Categories whose values the schema lists have them in ``"known"``; whole numbers that are 0 or 1 ``["0",
+"1"]``.
 
 ``CLASSES``: ``["setosa", ...]``, in the order of the probabilities; empty if the label is a number.
 
@@ -12,7 +13,7 @@ encoded one with ``"max_pixels"`` and ``"max_bytes"``. Text with times or amount
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from pipeline.errors import UserError, first_line
@@ -55,7 +56,26 @@ def read_inputs(folder: str) -> dict[str, dict[str, Any]]:
         if problem := _problem(item):
             raise _damaged(folder, INPUTS, f"{name!r} has {problem}")
     plain = plain_names(described)  # models that were exported before it was written down follow this rule
-    return {item.get("input", plain[name]): {**item, "name": name} for name, item in described.items()}
+    inputs = {item.get("input", plain[name]): {**item, "name": name} for name, item in described.items()}
+    for name, known in _in_vocabularies(folder, inputs).items():
+        inputs[name].setdefault("known", known)
+    return inputs
+
+
+def _in_vocabularies(folder: str, names: Container[str]) -> dict[str, list[str]]:
+    """Return the values of categories in vocabularies of "name=value", as the module files of ``new`` make them."""
+    import tensorflow as tf
+
+    known: dict[str, list[str]] = {}
+    for path in tf.io.gfile.glob(f"{folder}/assets/*"):
+        with tf.io.gfile.GFile(path, "rb") as lines:
+            for line in lines:
+                name, _, value = line.rstrip(b"\n").decode(errors="replace").partition("=")
+                if name not in names:
+                    break  # of another kind
+                if value:
+                    known.setdefault(name, []).append(value)
+    return known
 
 
 def read_classes(folder: str) -> tuple[str, ...]:
@@ -116,6 +136,9 @@ def _problem(described: Any) -> str:
         return 'an "input" that is not text'
     if not is_notation(described.get("notation", DATES[0])):
         return 'a "notation" that is unknown'
+    known = described.get("known", [])
+    if not isinstance(known, list) or not all(isinstance(value, str) for value in known):
+        return 'a "known" that is not a list of texts'
     wrong = [limit for limit in ("max_pixels", "max_bytes") if not isinstance(described.get(limit, 1), int)]
     return f'a "{wrong[0]}" that is no whole number' if wrong else ""
 

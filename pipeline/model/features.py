@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.data.csv_files import separator_hint
+from pipeline.data.csv_files import EXPECTED, parse, separator_hint
 from pipeline.data.examples import as_lists, serialize
 from pipeline.data.table import Rows, one_array
 from pipeline.errors import UserError
@@ -25,6 +25,8 @@ Columns: TypeAlias = Mapping[str, np.ndarray]
 Converter: TypeAlias = Callable[[Sequence[Any]], dict[str, np.ndarray] | None]
 # Of values from JSON that need no conversion.
 PLAIN: dict[str, set[type]] = {"floats": {float, int}, "integers": {int}, "text": {str}}
+# Of a tf.Example, where it is not bytes_list.
+FIELDS = {"integers": "int64_list", "floats": "float_list"}
 
 
 class Refused(Exception):
@@ -83,7 +85,7 @@ def plain_rows(inputs: Mapping[str, Input]) -> Converter:
             if values is None:
                 return None
             columns.update(zip(names, values.T, strict=True))
-        return {name: columns[name] for name in inputs}
+        return {name: column.respelled(columns[name]) for name, column in inputs.items()}
 
     return convert
 
@@ -262,12 +264,17 @@ def _from_lists(column: Input, lists: Any, numbers: np.ndarray, file: str) -> np
             problem = f"is missing; expected {column.expected}"
         raise UserError(f"{file}, row {numbers[row]}: feature {column.name!r} {problem}")
     flat = lists.flatten()
-    is_text, is_float = pa.types.is_large_binary(flat.type), pa.types.is_floating(flat.type)
-    values = flat.to_numpy(zero_copy_only=False)
-    has_fractions = column.kind == "integers" and is_float and (values[np.isfinite(values)] % 1 != 0).any()
-    if (len(values) and is_text != (column.dtype == object)) or has_fractions:
-        kind = "text" if is_text else "floats" if is_float else "integers"
-        raise UserError(f"{file}: the column {column.name!r} holds {kind}; the model takes {column.kind}")
+    is_text = pa.types.is_large_binary(flat.type)
+    if is_text and column.kind in EXPECTED:
+        values = _numbers_of(column, flat, np.repeat(numbers, lengths), file)
+    elif column.kind == "text" and not is_text:
+        values = _texts_of(column, flat, file)
+    else:
+        values = flat.to_numpy(zero_copy_only=False)
+    has_fractions = column.kind == "integers" and values.dtype.kind == "f" and (values[np.isfinite(values)] % 1).any()
+    if (len(values) and (values.dtype == object) != (column.dtype == object)) or has_fractions:
+        raise UserError(f"{file}: the column {column.name!r} holds {_kind_of(flat)}; the model takes {column.kind}")
+    values = column.respelled(values)
     if column.values == ANY:
         return _filled_up(column, values, lengths)
     if (lengths == width).all():
@@ -275,6 +282,86 @@ def _from_lists(column: Input, lists: Any, numbers: np.ndarray, file: str) -> np
     tensor = np.full((rows, width), column.missing, column.dtype)
     tensor[lengths == width] = values.reshape(-1, width)
     return tensor.reshape(column.shape(rows))
+
+
+def _kind_of(flat: pa.Array) -> str:
+    return (
+        "text" if pa.types.is_large_binary(flat.type) else "floats" if pa.types.is_floating(flat.type) else "integers"
+    )
+
+
+def _numbers_of(column: Input, flat: pa.Array, rows: np.ndarray, file: str) -> np.ndarray:
+    """Read text as the numbers of a column, as in a CSV file, NaN where it stands for a missing value."""
+    texts = [column.spelled(text.decode(errors="replace")) for text in flat.to_pylist()]
+    read, wrong = parse(pa.chunked_array([pa.array([str(text) for text in texts], pa.string())]), column.kind)
+    if wrong is not None:
+        at = int(np.flatnonzero(wrong)[0])
+        expected = EXPECTED[column.kind]
+        raise UserError(f"{file}, row {rows[at]}: column {column.name!r}: found {texts[at]!r}, expected {expected}")
+    if read.null_count and column.required:
+        at = pc.index(pc.is_null(read), True).as_py()
+        raise UserError(f"{file}, row {rows[at]}: feature {column.name!r} is missing; expected {column.expected}")
+    return read.to_numpy()
+
+
+def _texts_of(column: Input, flat: pa.Array, file: str) -> np.ndarray:
+    """Return numbers and truth values as the known texts that they stand for; UserError: not one of them does."""
+    coded = flat.dictionary_encode()
+    words = [column.spelled(value) for value in coded.dictionary.to_pylist()]
+    if len(flat) and not any(isinstance(word, str) for word in words):
+        such = f" such as {', '.join(map(repr, column.known[:3]))}" if column.known else ""
+        raise UserError(f"{file}: the column {column.name!r} holds {_kind_of(flat)}; the model takes text{such}")
+    texts = [b"" if word != word else str(word).encode() for word in words]
+    return np.array([*texts, None], object)[:-1][np.asarray(coded.indices)]
+
+
+def typed_examples(records: Iterable[bytes], inputs: Mapping[str, Input]) -> np.ndarray:
+    """Return serialized tf.Examples with values in the types and the spelling of a model's raw features.
+
+    Raises:
+        Refused: a record is no tf.Example, or a feature is missing, of a wrong type or has too many values.
+    """
+    from google.protobuf.message import DecodeError
+    from tensorflow.train import Example  # pipeline.vertex imports this file, without TensorFlow
+
+    typed = []
+    for row, record in enumerate(records):
+        try:
+            example = Example.FromString(record)
+        except DecodeError as error:
+            raise Refused(row, "it is no serialized tf.Example") from error
+        for name, column in inputs.items():
+            feature = example.features.feature[name]
+            kind = feature.WhichOneof("kind")
+            values = getattr(feature, kind).value if kind else ()
+            if not values:
+                if column.required:
+                    raise Refused(row, f"feature {name!r} is missing; expected {column.expected}")
+                continue
+            if column.values != ANY and len(values) != (column.values or 1):
+                raise Refused(row, f"feature {name!r}: expected {column.expected}, got {len(values)} values")
+            if kind == FIELDS.get(column.kind, "bytes_list") and not column.spellings:
+                continue
+            try:
+                converted = [_of_example(column, value) for value in values]
+            except ValueError as error:
+                raise Refused(row, f"feature {name!r}: expected {column.expected}, got {error}") from error
+            feature.Clear()
+            getattr(feature, FIELDS.get(column.kind, "bytes_list")).value.extend(converted)
+        typed.append(example.SerializeToString())
+    return np.array([*typed, None], object)[:-1]
+
+
+def _of_example(column: Input, value: bytes | int | float) -> Any:
+    """Convert a value of a tf.Example; raise a ValueError that says what was found instead."""
+    if not isinstance(value, bytes):
+        return column.convert(value)
+    try:
+        return column.convert(value.decode())
+    except UnicodeDecodeError:
+        if column.kind in FIELDS:
+            raise ValueError("bytes") from None
+        return value
 
 
 def _filled_up(column: Input, values: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.settings.image_data import Images
+from pipeline.settings.notations import plain, spellings
 
 EXAMPLES, IMAGE = "examples", "image"
 # A PNG file of one grey pixel.
@@ -110,6 +111,7 @@ class Input:
     tensor: str = ""  # name in the signature, if it differs
     limits: Images | None = None  # of an image
     notation: str = ""  # of times or amounts in text, see settings.notations
+    known: tuple[str, ...] = ()  # values of a category in training, as far as the model says; "0", "1": of integers
 
     @property
     def expected(self) -> str:
@@ -131,7 +133,44 @@ class Input:
             size = len(value["b64"]) * 3 // 4 - value["b64"][-2:].count("=")  # before it is decoded
             if size > self.limits.max_bytes:
                 raise ValueError(f"one of {size:,} bytes, more than {self.limits.max_bytes:,} (data.images.max_bytes)")
-        return KINDS[self.kind].convert(value, self.dtype)
+        return KINDS[self.kind].convert(self.spelled(value), self.dtype)
+
+    @functools.cached_property
+    def spellings(self) -> dict[str, str]:
+        """Return the known value by each plain text that stands for it; see ``notations.spellings``."""
+        return spellings(self.known)
+
+    @functools.cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.known)
+
+    @property
+    def is_truth(self) -> bool:
+        """Return whether the known values are a truth value's."""
+        return "true" in self.spellings
+
+    def spelled(self, value: Any) -> Any:
+        """Return a scalar as training has spelled it, where that is known."""
+        if not self.spellings or not isinstance(value, (str, bool, int, float)):
+            return value
+        if self.kind == "text":
+            return value if value in self._known else self.spellings.get(plain(value), value)
+        found = self.spellings.get(plain(value)) if self.is_truth and isinstance(value, str) else None
+        return value if found is None else int(found)
+
+    def respelled(self, texts: np.ndarray) -> np.ndarray:
+        """Return texts, as bytes, as training has spelled them, where that is known; of other kinds, return them."""
+        if self.kind != "text" or not self.spellings:
+            return texts
+        flat = texts.ravel().tolist()
+        others = {}
+        for text in set(flat):
+            word = text.decode(errors="replace")
+            if (spelled := self.spelled(word)) != word:
+                others[text] = spelled.encode()
+        if not others:
+            return texts
+        return np.array([*(others.get(text, text) for text in flat), None], object)[:-1].reshape(texts.shape)
 
     @property
     def missing(self) -> float | bytes:

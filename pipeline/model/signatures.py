@@ -1,6 +1,7 @@
 """Load a SavedModel and call its signatures: numpy in, numpy out."""
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -116,6 +117,16 @@ def load(folder: str, number: int = 0, manifest: Mapping[str, Any] | None = None
     return Model(number, signatures, dict(manifest or {}), read_classes(folder), loaded)
 
 
+def refusal(error: tf.errors.OpError) -> str:
+    """Return TensorFlow's reason in one line: without the trace of its graph, and with the place of a tf.Example."""
+    reason = re.split(r"\s*\[\[\{\{", error.message)[0].strip().splitlines()[-1].strip()
+    place = re.fullmatch(r"Name: .*?, (?:Key|Feature): (.*?)(?:, Index: (\d+)\.| (?=\())\s*(.*)", reason)
+    if not place:
+        return reason[:500]
+    where = f"instances[{place[2]}]: " if place[2] else "of one of the instances, "
+    return f"{where}feature {place[1]!r}: {place[3]}"[:500]
+
+
 def read_signatures(folder: str) -> Mapping[str, Any]:
     """Return the signatures of a SavedModel (SignatureDef by name) without loading it; none of a ``.pbtxt``."""
     path = f"{folder}/saved_model.pb"
@@ -140,10 +151,10 @@ def _signature(
     inputs = {}
     for key, spec in sorted(specs.items()):
         values = (spec.shape[1] or ANY) if spec.shape.rank == 2 else None
-        column, limits, notation = key, None, ""
+        column, limits, notation, known = key, None, "", ()
         if key in described:
             column, kind, required = (described[key][part] for part in ("name", "type", "required"))
-            notation = described[key].get("notation", "")
+            notation, known = described[key].get("notation", ""), tuple(described[key].get("known", ()))
             if kind == IMAGE:
                 # The model decodes it, and there is nothing to decode where it is missing.
                 required, written = True, ("max_pixels", "max_bytes")
@@ -159,7 +170,7 @@ def _signature(
                 f"{INPUTS} says that {key!r} is {kind}, and the model takes {spec.dtype.name}; push it again"
             )
         dtype = np.dtype(spec.dtype.as_numpy_dtype)
-        inputs[column] = Input(column, kind, required, dtype, values, key, limits, notation)
+        inputs[column] = Input(column, kind, required, dtype, values, key, limits, notation, known)
     outputs = {key: spec.dtype.name for key, spec in function.structured_outputs.items()}
     return Signature(name, dict(sorted(inputs.items())), outputs, definition, packed(function))
 
@@ -189,6 +200,9 @@ def packed(signature: Any) -> Callable[[Columns], dict[str, np.ndarray]]:
             for dtype, names in packs.items()
         ]
         tensors += [tf.constant(columns[name], specs[name].dtype) for name in apart]
-        return {name: value.numpy() for name, value in traced(*tensors).items()}
+        try:
+            return {name: value.numpy() for name, value in traced(*tensors).items()}
+        except UnicodeDecodeError as error:  # TensorFlow quotes the value that it refuses
+            raise tf.errors.InvalidArgumentError(None, None, "it holds bytes that are not text") from error
 
     return answer

@@ -10,9 +10,10 @@ from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline.errors import UserError, first_line
-from pipeline.quality.statistics import Statistics, features_of, listed_values, present
+from pipeline.quality.statistics import Statistics, features_of, present
 from pipeline.settings.image_data import facts
 from pipeline.settings.names import SERVING, TRAINING
+from pipeline.settings.notations import listed_values
 
 NEW = "# Accepted from the data; move it to where it belongs."
 

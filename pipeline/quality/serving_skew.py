@@ -1,29 +1,39 @@
 """Compare the requests to a served model with its training data, by the limits of the schema."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from tensorflow_data_validation.statistics import stats_impl
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline import filesystem
-from pipeline.model.inputs import KINDS, Kind
+from pipeline.model.inputs import Input
 from pipeline.quality import findings, predictions
 from pipeline.quality.request_rows import RequestRows
-from pipeline.quality.statistics import Remedies, Statistics, image_column, options_for, validate
-from pipeline.quality.wrong_values import in_another_notation, with_values
+from pipeline.quality.statistics import (
+    Remedies,
+    Statistics,
+    features_of,
+    image_column,
+    options_for,
+    percent,
+    validate,
+)
+from pipeline.quality.wrong_values import LEAST_KNOWN, Known, in_another_notation, with_values
 from pipeline.settings.config import Label, PipelineConfig
 from pipeline.settings.image_data import facts
 from pipeline.settings.names import SERVING
+from pipeline.settings.notations import listed_values, notation_of
 from pipeline.settings.repository import shown
 
 SPLIT = "serving"
 _TYPES = {
-    schema_pb2.INT: (KINDS["integers"], pa.list_(pa.int64())),
-    schema_pb2.FLOAT: (KINDS["floats"], pa.list_(pa.float32())),
-    schema_pb2.BYTES: (KINDS["text"], pa.list_(pa.large_binary())),
+    schema_pb2.INT: ("integers", pa.list_(pa.int64())),
+    schema_pb2.FLOAT: ("floats", pa.list_(pa.float32())),
+    schema_pb2.BYTES: ("text", pa.list_(pa.large_binary())),
 }
 
 
@@ -54,6 +64,7 @@ def report(
     _, found = validate({SPLIT: statistics}, of_requests, label, checks, remedies, {}, train=train, environment=SERVING)
     drifted, note = _prediction_drift(requests, of_test, config)
     found = [*with_values(found, [table], schema), *in_another_notation(SPLIT, [table], schema), *drifted]
+    found += _unknown(table, of_requests, train, remedies)
     found = findings.with_severity(found, checks.severity, schema)
     filesystem.write(f"{folder}/Split-{SPLIT}/FeatureStats.pb", statistics.SerializeToString())
     filesystem.write(f"{folder}/{findings.FILE}", findings.to_json(found) + "\n")
@@ -72,6 +83,26 @@ def report(
             "types, ranges, listed values and predictions; docs/gates.md has an example"
         )
     return [*lines, f"statistics and findings: {shown(folder)}"], bool(stops)
+
+
+def _unknown(
+    table: pa.Table, schema: schema_pb2.Schema, train: Statistics, remedies: Remedies
+) -> Iterator[findings.Finding]:
+    """Yield a finding for each column of text without a domain of which hardly a value was in training."""
+    of_train = features_of(train)
+    for feature in schema.feature:
+        column = of_train.get(feature.name)
+        unjudged = feature.type != schema_pb2.BYTES or feature.lifecycle_stage == schema_pb2.DISABLED
+        if column is None or unjudged or listed_values(feature, schema) or notation_of(feature):
+            continue
+        values = [bucket.label for bucket in column.string_stats.rank_histogram.buckets]
+        if not 0 < column.string_stats.unique <= len(values):
+            continue  # only the most frequent ones were kept
+        known = Known(values)
+        known.add(pc.list_flatten(table.column(feature.name)).to_numpy())
+        if known.are_few:
+            limit = f"at least {percent(LEAST_KNOWN)} are expected to be known"
+            yield findings.Finding("moved", SPLIT, feature.name, str(known), limit, remedies.accept(feature.name))
 
 
 def _prediction_drift(
@@ -114,13 +145,14 @@ def _as_table(instances: Sequence[Mapping[str, Any]], schema: schema_pb2.Schema)
     columns = {}
     for feature in schema.feature:
         kind, type_ = _TYPES[feature.type]
-        values = [_values(instance.get(feature.name), kind) for instance in instances]
+        column = Input(feature.name, kind, False, np.dtype(np.float32), known=tuple(listed_values(feature, schema)))
+        values = [_values(instance.get(feature.name), column) for instance in instances]
         columns[feature.name] = pa.array(values, type_)
     return pa.table(columns)
 
 
-def _values(value: Any, kind: Kind) -> list[Any] | None:
+def _values(value: Any, column: Input) -> list[Any] | None:
     try:
-        return [kind.convert(item, np.dtype(np.float32)) for item in (value if isinstance(value, list) else [value])]
+        return [column.convert(item) for item in (value if isinstance(value, list) else [value])]
     except ValueError:
         return None

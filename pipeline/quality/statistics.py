@@ -13,6 +13,7 @@ from pipeline.quality.findings import Finding
 from pipeline.settings.gates import DataChecks
 from pipeline.settings.image_data import facts
 from pipeline.settings.names import TRAINING
+from pipeline.settings.notations import listed_values
 
 Statistics: TypeAlias = statistics_pb2.DatasetFeatureStatisticsList
 Column: TypeAlias = statistics_pb2.FeatureNameStatistics
@@ -297,15 +298,6 @@ def present(column: Column | None) -> int:
     """Return the number of rows with a value; 0 for a column that is not there."""
     kind = column.WhichOneof("stats") if column else None
     return int(getattr(column, kind).common_stats.num_non_missing) if kind else 0
-
-
-def listed_values(feature: schema_pb2.Feature, schema: schema_pb2.Schema) -> list[str]:
-    """Return the text values that the schema lists for a feature, there or in a domain that it names."""
-    if feature.HasField("string_domain"):
-        return list(feature.string_domain.value)
-    if feature.HasField("bool_domain") and feature.type == schema_pb2.BYTES:  # as TFDV infers it of "true" and "false"
-        return [feature.bool_domain.false_value, feature.bool_domain.true_value]
-    return [value for domain in schema.string_domain if domain.name == feature.domain for value in domain.value]
 
 
 def range_of(feature: schema_pb2.Feature) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """Find and count values that the schema does not allow, or that are not in its notation and so count as missing."""
 
 import dataclasses
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,8 +15,9 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline.data import csv_files
 from pipeline.quality.findings import SHOWN, Finding
-from pipeline.quality.statistics import ROWS, listed_values, range_of
-from pipeline.settings.notations import DATES, described, is_in, notation_of
+from pipeline.quality.statistics import ROWS, range_of
+from pipeline.settings.names import shortened
+from pipeline.settings.notations import DATES, described, is_in, listed_values, notation_of, plain
 
 # Kinds of findings about values.
 KINDS = ("domain", "range", "label")
@@ -126,6 +128,47 @@ class Unread:
         """Describe what was found, and the notation."""
         texts = ", ".join(map(repr, self.texts))
         return f"have text in another notation, which counts as missing: {texts}; {described(self.notation)}"
+
+
+# A column with a smaller share of values known from training is likely in another spelling, or another column.
+LEAST_KNOWN = 0.1
+
+
+@dataclass
+class Known:
+    """How many values of a categorical column are known from training."""
+
+    known: Sequence[str]
+    values: int = 0
+    known_values: int = 0
+    others: list[str] = field(default_factory=list)  # the first ``findings.SHOWN`` at most
+
+    def add(self, values: np.ndarray) -> None:
+        """Look at more rows: text as bytes, or numbers, [rows] or [rows, values]."""
+        for value, count in Counter(values.ravel().tolist()).items():
+            if value == b"" or value != value:
+                continue
+            text = value.decode(errors="replace") if isinstance(value, bytes) else f"{value:.15g}"
+            self.values += count
+            if text in self._set:
+                self.known_values += count
+            elif len(self.others) < SHOWN and text not in self.others:
+                self.others.append(text)
+
+    @functools.cached_property
+    def _set(self) -> frozenset[str]:
+        return frozenset([*self.known, *filter(str.isdecimal, map(plain, self.known))])  # "3.000000" is 3
+
+    @property
+    def are_few(self) -> bool:
+        """Return whether no value, or hardly any, is known."""
+        return self.known_values < LEAST_KNOWN * self.values
+
+    def __str__(self) -> str:
+        """Describe found and known values."""
+        found = f"only {self.known_values:,}" if self.known_values else "none"
+        seen, known = (shortened(map(repr, several), SHOWN) for several in (self.others, self.known))
+        return f"{found} of {self.values:,} values is known from training: found {seen}; expected {known}"
 
 
 def _are_in_another(texts: Sequence[str | bytes], notation: str) -> list[bool]:

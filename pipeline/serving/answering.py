@@ -13,9 +13,9 @@ from starlette.exceptions import HTTPException
 
 from pipeline.model import explanations
 from pipeline.model.export_format import EXPLAIN_SIGNATURE, ROWS_SIGNATURE
-from pipeline.model.features import Columns, row_count
-from pipeline.model.inputs import EXAMPLES, IMAGE, Input
-from pipeline.model.signatures import Signature
+from pipeline.model.features import Columns, Refused, row_count, typed_examples
+from pipeline.model.inputs import EXAMPLES, IMAGE, Input, take_examples
+from pipeline.model.signatures import Signature, refusal
 from pipeline.serving.batching import Overloaded
 from pipeline.serving.bodies import EXPECTED, RETRY, Limits
 from pipeline.serving.current import Current, Served
@@ -88,7 +88,10 @@ class Answering:
             known = facts_by_row(columns, inputs)
             instances = instances and without_images(instances, inputs, known)
         elif EXAMPLES in signature.kinds:
-            columns = with_checked_images(columns, served.model.rows.inputs)
+            rows = served.model.rows.inputs
+            columns = with_checked_images(columns, rows)
+            if any(column.spellings for column in rows.values()):
+                columns = {name: typed_examples(records, rows) for name, records in columns.items()}
         return Call(signature.name, columns, instances)
 
     async def outputs(
@@ -100,9 +103,21 @@ class Answering:
         in the event loop itself.
         """
         try:
-            outputs = await served.batchers[call.signature].predict(call.columns, in_loop=in_loop)
+            try:
+                outputs = await served.batchers[call.signature].predict(call.columns, in_loop=in_loop)
+            except tf.errors.OpError:
+                if EXAMPLES not in served.model.signatures[call.signature].kinds:
+                    raise
+                # A value of another type may stand for the right one; of others, the message names row and feature.
+                raw = {} if take_examples(served.model.rows.inputs) else served.model.rows.inputs
+                columns = {name: typed_examples(records, raw) for name, records in call.columns.items()}
+                if not raw:
+                    raise
+                outputs = await served.batchers[call.signature].predict(columns, in_loop=in_loop)
+        except Refused as refused:
+            raise HTTPException(400, str(refused)) from refused
         except tf.errors.OpError as error:
-            raise HTTPException(400, f"the model refuses the request: {error.message[:500]}") from error
+            raise HTTPException(400, f"the model refuses the request: {refusal(error)}") from error
         except Overloaded as error:
             raise HTTPException(503, "too many rows wait for an answer; try again", RETRY) from error
         explaining = served.explains(call.signature)

@@ -275,6 +275,8 @@ def _schema(column: Input) -> dict[str, Any]:
         encoded = {**schema["properties"]["b64"], "contentMediaType": "image/*", "maxLength": longest}
         pixels = f"{' '.join(FORMATS)}; at most {column.limits.max_pixels:,} pixels"
         schema |= {"properties": {"b64": encoded}, "description": pixels}
+    if column.is_truth:
+        schema = {"anyOf": [schema, {"type": "boolean"}]}
     if column.notation:
         schema |= {"description": f"{described(column.notation)}; text in another one counts as missing"}
     if column.values is not None:

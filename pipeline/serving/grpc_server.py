@@ -28,7 +28,7 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from pipeline.model.features import Refused, check_lengths, row_count
+from pipeline.model.features import Refused, check_lengths, from_columns, row_count
 from pipeline.model.inputs import ANY, Input
 from pipeline.model.signatures import Signature
 from pipeline.serving.answering import Answering, Call
@@ -232,15 +232,18 @@ def _columns(tensors: Mapping[str, Any], inputs: Mapping[str, Input], most_cells
     shapes = {key: _shape(key, tensors[key], inputs[name]) for key, name in names.items()}
     if (cells := sum(map(math.prod, shapes.values()))) > most_cells:
         raise Refused(None, f"{cells:,} values, over {most_cells:,} values; send fewer rows")
-    columns = {name: _array(key, tensors[key], shapes[key], inputs[name]) for key, name in names.items()}
+    columns = {
+        name: inputs[name].respelled(_array(key, tensors[key], shapes[key], inputs[name]))
+        for key, name in names.items()
+    }
     check_lengths(columns)
     return columns
 
 
 def _shape(key: str, tensor: Any, column: Input) -> tuple[int, ...]:
     """Return the shape of a tensor; raise Refused if it or the type does not match the signature."""
-    expected = tf.dtypes.as_dtype(column.dtype if column.dtype != object else tf.string).as_datatype_enum
-    if tensor.dtype != expected:
+    expected = _type(column)
+    if tensor.dtype != expected and not (column.spellings and tensor.dtype in FIELDS):
         names = types_pb2.DataType.DESCRIPTOR.values_by_number
         found = names[tensor.dtype].name if tensor.dtype in names else tensor.dtype
         raise Refused(None, f"input {key!r}: expected a tensor of {names[expected].name}, got {found}")
@@ -255,8 +258,16 @@ def _shape(key: str, tensor: Any, column: Input) -> tuple[int, ...]:
     return shape
 
 
+def _type(column: Input) -> int:
+    return int(tf.dtypes.as_dtype(column.dtype if column.dtype != object else tf.string).as_datatype_enum)
+
+
 def _array(key: str, tensor: Any, shape: tuple[int, ...], column: Input) -> np.ndarray:
-    """Return the values of a tensor."""
+    """Return the values of a tensor, those of another type as the known ones that they stand for."""
+    if tensor.dtype != _type(column):
+        values = _ndarray(key, tensor).tolist()
+        read = [value.decode(errors="replace") if isinstance(value, bytes) else value for value in values]
+        return from_columns({column.name: read}, {column.name: column})[column.name]
     if column.dtype == object:
         # A TensorProto may leave equal values at its end out; of texts the last one could be long.
         if len(tensor.string_val) != math.prod(shape):
@@ -266,13 +277,18 @@ def _array(key: str, tensor: Any, shape: tuple[int, ...], column: Input) -> np.n
     if len(written) == math.prod(shape) and not tensor.tensor_content:  # as clients write a row
         values = np.array(written, column.dtype).reshape(shape)
     else:
-        try:
-            values = tf.make_ndarray(tensor)  # accepts every way of writing, and takes ten times as long
-        except ValueError as error:
-            raise Refused(None, f"input {key!r}: its values do not match its shape: {str(error)[:200]}") from error
+        values = _ndarray(key, tensor)
     if values.dtype.kind == "f":
         _check_numbers(values, column)
     return values
+
+
+def _ndarray(key: str, tensor: Any) -> np.ndarray:
+    """Return the values of a tensor: it accepts every way of writing, and takes ten times as long."""
+    try:
+        return np.asarray(tf.make_ndarray(tensor))
+    except ValueError as error:
+        raise Refused(None, f"input {key!r}: its values do not match its shape: {str(error)[:200]}") from error
 
 
 def _check_numbers(values: np.ndarray, column: Input) -> None:

@@ -1,4 +1,6 @@
-"""Notations of dates, times and amounts in text, as regular expressions that Python, pyarrow and TensorFlow read alike.
+"""Notations of dates, times, amounts and truth values in text.
+
+The regular expressions are read alike by Python, pyarrow and TensorFlow.
 
 In a schema, ``time_domain { string_format: "%d.%m.%Y" }`` is the notation of times, and ``annotation { tag: "amount:
 ," }`` says that text holds amounts with this decimal sign. Standard library only.
@@ -8,10 +10,11 @@ from __future__ import annotations
 
 import calendar
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tensorflow_metadata.proto.v0.schema_pb2 import Feature
+    from tensorflow_metadata.proto.v0.schema_pb2 import Feature, Schema
 
 # Dates by the order of their parts, as ``strftime`` writes it; a time of day and a zone may follow. "%H:%M" is a time
 # of day alone, seconds may follow. Of two that both fit, the first is taken.
@@ -107,3 +110,40 @@ def is_time(text: str, form: str) -> bool:
 def is_amount(text: str, decimal: str) -> bool:
     """Return whether a text is an amount with a decimal sign, a key of ``AMOUNTS``."""
     return any(re.fullmatch(pattern, text) for pattern in (AMOUNTS[decimal], PLAIN_NUMBER))
+
+
+# Words for false and for true, in lower case.
+TRUTHS = (("false", "no", "off", "f", "n", "0"), ("true", "yes", "on", "t", "y", "1"))
+
+
+def plain(value: object) -> str:
+    """Return a scalar as text in lower case without spaces around it; whole numbers without needless zeros."""
+    text = str(value).strip().lower()
+    whole = re.fullmatch(r"\+?([0-9]+)(?:\.0*)?", text)
+    return whole[1].lstrip("0") or "0" if whole else text
+
+
+def spellings(known: Iterable[str]) -> dict[str, str]:
+    """Return the known text for each ``plain`` one that stands for the same truth value or whole number.
+
+    Words for true stand for the only known one, if one for false is known as well: "1" for "True" or "yes". A single
+    letter or digit is such a word only where nothing else is known. "3" stands for "03" unless "3" is known as well.
+    """
+    texts: dict[str, list[str]] = {}
+    for text in known:
+        texts.setdefault(plain(text), []).append(text)
+    single = {key: several[0] for key, several in texts.items() if len(several) == 1}
+    pair = [[word for word in words if word in texts] for words in TRUTHS]
+    words = [found[0] for found in pair if len(found) == 1 and found[0] in single]
+    if len(words) == 2 and (len(texts) == 2 or min(map(len, words)) > 1):
+        return {word: single[known] for alike, known in zip(TRUTHS, words, strict=True) for word in alike}
+    return {key: text for key, text in single.items() if key.isdecimal()}
+
+
+def listed_values(feature: Feature, schema: Schema) -> list[str]:
+    """Return the text values that the schema lists for a feature, there or in a domain that it names."""
+    if feature.HasField("string_domain"):
+        return list(feature.string_domain.value)
+    if feature.HasField("bool_domain") and feature.bool_domain.true_value:  # as TFDV infers it of "true" and "false"
+        return [feature.bool_domain.false_value, feature.bool_domain.true_value]
+    return [value for domain in schema.string_domain if domain.name == feature.domain for value in domain.value]

@@ -25,7 +25,7 @@ from pipeline.model.export_format import (
 )
 from pipeline.settings.image_data import Images
 from pipeline.settings.names import SERVING, plain_names
-from pipeline.settings.notations import notation_of
+from pipeline.settings.notations import listed_values, notation_of
 from pipeline.settings.tasks import ANSWERS, task_of
 from pipeline.training.answers import Answers
 from pipeline.training.decoding import Decoder
@@ -200,12 +200,21 @@ def _describe(
         found = described.get(feature.name)
         if found and found["type"] == "text" and (notation := notation_of(feature)):
             found["notation"] = notation
+        elif found and (known := known_values(feature, schema)):
+            found["known"] = known
     if images:
         limits = {"max_pixels": images.max_pixels, "max_bytes": images.max_bytes}
         described[images.column] |= {"type": "image", **limits}
     fitted = [(FITTED, answers.fitted)] if answers.fitted else []
     for path, content in ((INPUTS, described), (CLASSES, list(answers.classes)), *fitted):
         write_file(f"{folder}/{path}", json.dumps(content, indent=2) + "\n")
+
+
+def known_values(feature: schema_pb2.Feature, schema: schema_pb2.Schema) -> list[str]:
+    """Return the values of a category that the schema lists: texts, or "0" and "1" of whole numbers."""
+    if feature.type == schema_pb2.INT:
+        return ["0", "1"] if feature.HasField("bool_domain") else []
+    return listed_values(feature, schema) if feature.type == schema_pb2.BYTES else []
 
 
 def _in_parts(answer: Answer, at_once: int) -> Answer:

@@ -25,6 +25,11 @@ STARS = Label("stars", ("1", "2", "3"))
         (STARS, [3, 1, 0], [2, 0, None], [2]),
         (STARS, ["3", "1", "0"], [2, 0, None], [2]),
         (Label("paid", ("no", "yes")), [True, False], [1, 0], []),
+        (Label("paid", ("no", "yes")), ["true", "No ", "1", "maybe", None], [1, 0, 1, None, None], [3]),
+        (Label("paid", ("False", "True")), ["TRUE", "false", "f"], [1, 0, 0], []),
+        (Label("paid", ("False", "True")), [1.0, 0.0, None], [1, 0, None], []),
+        (Label("paid"), ["1.0", "True", "0"], [1, 1, 0], []),
+        (Label("place", ("N", "S", "Y")), ["true"], [None], [0]),
         (SPECIES, pd.Categorical(["Gentoo", "Adelie"]), [2, 0], []),
     ],
 )

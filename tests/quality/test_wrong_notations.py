@@ -179,3 +179,25 @@ def test_monitor_warns_of_requests_in_another_notation(schema, tmp_path):
     assert not crossed
     assert lines[-2].startswith("note: no column has a skew_comparator in the schema, so no column's distribution was")
     assert "  warning  day in serving: 9 of 9 rows looked at have text in another notation" in "\n".join(lines)
+
+
+def test_monitor_warns_of_a_category_without_a_domain_of_which_no_value_is_known(tmp_path):
+    schema = schema_pb2.Schema()
+    for name in ("colour", "flag"):
+        schema.feature.add(name=name, type=schema_pb2.BYTES)
+    schema.feature[1].string_domain.value.extend(["False", "True"])
+    train = statistics_of(pa.table({"colour": lists(["red", "blue"] * 50), "flag": lists(["True", "False"] * 50)}))
+    config = load_config(ROOT / "configs/flights.py")
+    instances = [{"colour": "rot" if row % 2 else "blau", "flag": bool(row % 2)} for row in range(40)]
+    requests = RequestRows(7, instances, "first", "last", 0, 0)
+    lines, crossed = report(requests, schema, train, config, Remedies(None, ""), str(tmp_path), None)
+    assert not crossed
+    (found,) = [line for line in lines if line.startswith("  warning")]
+    assert found.startswith(
+        "  warning  colour in serving: none of 40 values is known from training: found 'blau', 'rot'; expected 'r"
+    )
+    half = [*instances[:20], *({"colour": "red", "flag": "true"} for _ in range(20))]
+    lines, _ = report(
+        dataclasses.replace(requests, instances=half), schema, train, config, Remedies(None, ""), str(tmp_path), None
+    )
+    assert not [line for line in lines if line.startswith("  warning")]
