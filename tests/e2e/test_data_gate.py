@@ -114,7 +114,7 @@ def bad(own: Path, few_flights: Path, tmp_path_factory: pytest.TempPathFactory) 
             "*/*.parquet",
             arrival_delay,
             "arr_delay in train: this column alone predicts the label with an AUC of 1.0000 (",
-            "leave the column out of the data",
+            "leave the column out: Data(leave_out=('arr_delay',))",
         ),
     ],
     ids=["unknown origin", "degrees Celsius", "gaps in carrier", "arrival delay"],

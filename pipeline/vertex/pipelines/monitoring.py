@@ -62,7 +62,7 @@ def compile(config: PipelineConfig, target: Target, out: Path, retrain: bool) ->
     name = name_of(config.name)
     arguments = ["--config", config_to_json(config), "--endpoint", checks.to_json(vertex.endpoint)]
     arguments += ["--project", vertex.project, "--region", vertex.region, "--root", target.pipeline_root]
-    arguments += ["--schema", stage_schema(Path(config.schema), config.label, config.evaluation.sliced_by, target)]
+    arguments += ["--schema", stage_schema(config, target)]
     arguments += ["--retrain"] if retrain else []
     spec: dict[str, Any] = {
         "pipelineInfo": {"name": name},
