@@ -86,6 +86,8 @@ class ExampleValidatorExecutor(BaseExecutor):
         used = schema_utils.schema_as_feature_spec(schema).feature_spec
         unused = {feature.name for feature in schema.feature} - set(used) | {label.weight}
         sample = sample.select([name for name in sample.column_names if name not in unused])
+        if classes > 2:
+            findings += rows.missing_classes(files_by_split["train"], label.name, label.classes)
         findings += rows.leaks(sample, label.name, checks, classes, image)
         findings = with_severity(findings, checks.severity, schema)
 
