@@ -60,9 +60,8 @@ def main(argv: list[str]) -> int:
 
         loaded = load(model, number)
     folder = arguments.data if Path(arguments.data).is_dir() else str(Path(arguments.data).parent)
-    rows, seconds = predict(
-        loaded, files, to, arguments.columns, folder, explain=arguments.explain, max_bad_rows=arguments.max_bad_rows
-    )
+    share = allowed_share(arguments)
+    rows, seconds = predict(loaded, files, to, arguments.columns, folder, explain=arguments.explain, max_bad_rows=share)
     speed = f"{seconds:.1f} s ({rows / max(seconds, 1e-9):,.0f} rows/s)"
     if rows:
         say(f"{rows:,} rows by {shown(model)} in {speed}, written to {to}")
@@ -95,7 +94,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         type=float,
         metavar="SHARE",
         help="share of rows that may have no answer, 0 to 1, such as those that lack a value which the model needs "
-        "(0; of images 1)",
+        "(data.max_bad_rows of the config; without one 0; of images 1)",
     )
     parser.add_argument("--to", required=True, help="file to write: .parquet, .csv or .jsonl")
     parser.add_argument("--replace", action="store_true", help="write over an existing file")
@@ -114,6 +113,14 @@ def pushed_by(arguments: argparse.Namespace) -> str:
         run = f"run {runner()}{command_line.pipeline_flags(arguments)}, which pushes one"
         raise UserError(f"{config.name} has no pushed model yet: there is no {shown(folder)}; {run}")
     return str(folder)
+
+
+def allowed_share(arguments: argparse.Namespace) -> float | None:
+    """Return the share of rows that may have no answer: as given, or as in the config of the chosen pipeline."""
+    if arguments.max_bad_rows is not None or arguments.model:
+        return arguments.max_bad_rows
+    data = command_line.chosen_config(arguments, find_root()).data
+    return None if data.images else data.max_bad_rows
 
 
 def find_files(data: str) -> dict[str, str]:

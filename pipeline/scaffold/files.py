@@ -242,7 +242,8 @@ def summary(table: Table) -> Iterator[tuple[str, str]]:
         yield "note", f"{table.label.name}: {table.label_note}; see spellings in the config"
     if table.repeated:
         first = f"the first in {table.repeated[0].file}, row {table.repeated[0].row}"
-        yield "note", f"{len(table.repeated):,} rows repeat the header, {first}; max_bad_rows leaves them out"
+        rows = "1 row repeats" if len(table.repeated) == 1 else f"{len(table.repeated):,} rows repeat"
+        yield "note", f"{rows} the header, {first}; max_bad_rows leaves them out"
     notes = [f"{column.name} ({column.note})" for column in table.features if column.note]
     if notes:
         yield "note", shortened(notes, 12)

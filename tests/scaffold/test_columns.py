@@ -356,7 +356,7 @@ def test_rows_that_repeat_the_header_are_left_out_with_a_note_and_the_run_may_le
     table = look(Data(str(tmp_path / "some.csv")), "bought", None)
     assert table.label.classes == ("no", "yes")
     assert table.rows.num_rows == 2 * ROWS
-    note = f"1 rows repeat the header, the first in {tmp_path}/some.csv, row 401; max_bad_rows leaves them out"
+    note = f"1 row repeats the header, the first in {tmp_path}/some.csv, row 401; max_bad_rows leaves them out"
     assert ("note", note) in list(files.summary(table))
     assert "        max_bad_rows=0.002,\n" in files.config_text("some", "some.csv", table)
 

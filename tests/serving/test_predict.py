@@ -18,6 +18,7 @@ from pipeline.errors import UserError
 from pipeline.model.export_format import CLASSES, INPUTS
 from pipeline.model.signatures import Model, load
 from pipeline.serving.app import describe
+from pipeline.settings.repository import find_root
 from tests.serving.conftest import DESCRIBED, ROWS, expected, save
 
 
@@ -231,6 +232,23 @@ def test_none_of_the_rows_can_be_answered(model, tmp_path):
     data = write(tmp_path, "csv", [{**ROWS[0], "carrier": None}])
     with pytest.raises(UserError, match="none of 1 rows can be answered; the first: .*row 1: feature 'carrier' is mis"):
         run(model, data, tmp_path / "answers.csv", max_bad_rows=1.0)
+
+
+def test_the_share_of_rows_without_an_answer_is_the_configs_unless_given(tmp_path):
+    text = (find_root() / "configs/flights.py").read_text()
+    config = tmp_path / "config.py"
+    config.write_text(text + "\nCONFIG = replace(CONFIG, data=replace(CONFIG.data, max_bad_rows=0.02))\n")
+    config.write_text("from dataclasses import replace\n" + config.read_text())
+    given = ["--data", "some.csv", "--to", "answers.csv"]
+
+    def share(*arguments: str) -> float | None:
+        return predict.allowed_share(predict.parse_arguments([*given, *arguments]))
+
+    assert share("--config", str(config)) == 0.02
+    assert share("--config", str(config), "--max-bad-rows", "0.5") == 0.5
+    assert share("--model", "some") is None
+    with pytest.raises(UserError, match="--max-bad-rows must be between 0 and 1, got 2.0; for 2 % write 0.02"):
+        share("--max-bad-rows", "2")
 
 
 def test_a_place_that_cannot_be_written_is_refused(model, tmp_path):
