@@ -5,6 +5,7 @@ it (RFC 4180). A row that breaks these rules ends at its line's end.
 """
 
 import bisect
+import contextlib
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ QUOTE, COMMA, RETURN, NEWLINE = b'",\r\n'
 REPEATED_HEADER = "repeats the header, as in files that were put one after another"
 # What may stand around a name: spaces, quotes, a byte-order mark, line breaks.
 _AROUND_NAMES = ' \t"\ufeff\r\n'
+_IN_NAMES = ~np.isin(np.arange(256), list(_AROUND_NAMES.encode()))
 
 
 @dataclass(frozen=True)
@@ -146,22 +148,19 @@ def _headers(body: bytes, starts: np.ndarray, ends: np.ndarray, names: Sequence[
 
     A file of one column has none: there, the name may be a value.
     """
-    longest = max(names, key=len).encode().replace(b'"', b'""')
-    at = body.find(longest) if len(names) > 1 else -1
-    if at < 0:
+    if len(names) < 2 or max(names, key=len).encode().replace(b'"', b'""') not in body:
         return
-    begins, around = starts.tolist(), _AROUND_NAMES.encode()
     wanted = [name.strip(_AROUND_NAMES) for name in names]
-    length = len(",".join(wanted).encode().translate(None, around))
-    while at >= 0:
-        row = bisect.bisect_right(begins, at) - 1
-        line = body[begins[row] : ends[row]]
-        if len(line.translate(None, around)) == length:
-            text = io.StringIO(line.decode("utf-8", "replace").strip("\ufeff\r\n"), newline="")
-            cells = [cell.strip(_AROUND_NAMES) for cell in next(csv.reader(text, skipinitialspace=True), [])]
-            if sorted(cells) == sorted(wanted):
-                yield row, cells == wanted
-        at = body.find(longest, int(ends[row]))
+    length = len(",".join(wanted).encode().translate(None, _AROUND_NAMES.encode()))
+    lengths = np.add.reduceat(_IN_NAMES[np.frombuffer(body, np.uint8)], starts, dtype=np.int64)
+    for row in np.flatnonzero(lengths == length).tolist():
+        line = body[starts[row] : ends[row]].decode("utf-8", "replace").strip("\ufeff\r\n")
+        cells: list[str] = []
+        with contextlib.suppress(csv.Error):  # a field is too long for a name
+            cells = next(csv.reader(io.StringIO(line, newline=""), skipinitialspace=True), [])
+        cells = [cell.strip(_AROUND_NAMES) for cell in cells]
+        if sorted(cells) == sorted(wanted):
+            yield row, cells == wanted
 
 
 def _block(data: bytes, at_end: bool, names: Sequence[str], start: int, first_row: int, file: str) -> Block:
