@@ -213,7 +213,9 @@ def predict(
                     writer.write(pa.table({**kept_columns, **arrays}))
                     rows += len(reasons)
                 if not rows:
-                    arrays = {name: _as_arrow(values) for name, values in _no_answers(signature, explain).items()}
+                    with silence_stderr():
+                        answers = _no_answers(signature, explain)
+                    arrays = {name: _as_arrow(values) for name, values in answers.items()}
                     others = [*kept, *([predict_images.REFUSED] if may_refuse else [])]
                     writer.write(pa.table({**dict.fromkeys(others, pa.array([], pa.string())), **arrays}))
             noun, done = ("images", "read") if of_images else ("rows", "answered")
