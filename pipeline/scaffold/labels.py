@@ -50,9 +50,10 @@ def label_of(name: str, column: pa.ChunkedArray, task: Task | None) -> LabelColu
         words = pc.coalesce(pa.array(list(spellings.values()), words.type).take(found), words)
     counts = sorted(((item["values"], item["counts"]) for item in pc.value_counts(words).to_pylist()), key=_in_order)
     if len(counts) == 1:
+        also = "".join(f" or {word!r}" for word in spellings)
         raise UserError(
-            f"the label {name!r} is {counts[0][0]!r} in all of {len(array):,} rows; a model learns from labels that "
-            "differ"
+            f"the label {name!r} is {counts[0][0]!r}{also} in all of {len(array):,} rows; a model learns from labels "
+            "that differ"
         )
     if task is None:
         few = len(counts) <= CLASSES_OF_NUMBERS and numbers is not None and bool((numbers == np.floor(numbers)).all())

@@ -435,5 +435,8 @@ def test_spellings_of_a_class_are_one_class_with_a_note_and_in_the_config(frame,
 def test_a_few_rows_of_another_spelling_are_no_rare_class_and_letters_are_different_classes(frame, tmp_path):
     frame["bought"] = ["YES", *frame["bought"][1:]]
     assert table_of(frame, tmp_path).label.classes == ("no", "yes")
+    frame["bought"] = ["yes", "Yes"] * (ROWS // 2)
+    with pytest.raises(UserError, match="the label 'bought' is 'Yes' or 'yes' in all of 400 rows"):
+        table_of(frame, tmp_path)
     frame["bought"] = ([*"aAbBcC"] * ROWS)[:ROWS]
     assert table_of(frame, tmp_path).label.classes == ("A", "B", "C", "a", "b", "c")
