@@ -87,7 +87,7 @@ def create_pipeline(config: PipelineConfig, target: Target, sample: Sample | Non
 
     # The schema that a person has reviewed comes before the inferred one, which is then a suggestion.
     if config.schema:
-        address = stage_schema(Path(config.schema), label, evaluation.sliced_by, target)
+        address = stage_schema(config, target)
         reviewed_schema = Importer(address, standard_artifacts.Schema).with_id("ReviewedSchema")
         schema = reviewed_schema.outputs["result"]
         nodes.append(reviewed_schema)

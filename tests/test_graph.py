@@ -22,6 +22,7 @@ from tfx.types import standard_artifacts
 from pipeline.cli.terminal import Screen
 from pipeline.components.arrow_example_gen import job_of
 from pipeline.components.example_gen import create_example_gen
+from pipeline.data.location import query_of
 from pipeline.errors import UserError
 from pipeline.graph import create_pipeline
 from pipeline.runs.run_graph import run_graph
@@ -238,6 +239,20 @@ def test_what_a_search_does_not_depend_on_makes_the_trainer_run_again_only(
     )
     assert other["Tuner"]["custom_config"] == made["Tuner"]["custom_config"]
     assert other["Trainer"]["custom_config"] != made["Trainer"]["custom_config"]
+
+
+def test_columns_that_are_left_out_are_in_no_query_and_not_in_the_schema_of_the_steps(config, few_flights, tmp_path):
+    data = replace(config.data, path=str(few_flights), leave_out=("visib",))
+    made = {node.id: node for node in pipeline_for(replace(config, data=data), data, tmp_path).components}
+    assert json.loads(made["ExampleGen"].exec_properties["settings"])["leave_out"] == ["visib"]
+    (schema,) = tmp_path.rglob("_schemas/*/schema.pbtxt")
+    assert 'name: "temp"' in schema.read_text()
+    assert 'name: "visib"' not in schema.read_text()
+    table = Data("bigquery://p.d.t", leave_out=("a", "b c"))
+    assert query_of(table) == "SELECT * EXCEPT (`a`, `b c`) FROM `p.d.t`"
+    (tmp_path / "some.sql").write_text("SELECT 1 AS a, 2 AS b -- both;\n")
+    query = query_of(Data(str(tmp_path / "some.sql"), leave_out=("a",)))
+    assert query == "SELECT * EXCEPT (`a`) FROM (\nSELECT 1 AS a, 2 AS b -- both\n)"
 
 
 @pytest.mark.parametrize(

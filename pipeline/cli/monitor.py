@@ -116,6 +116,7 @@ def monitor(requests: RequestRows, config: PipelineConfig, output: Path) -> bool
         folder = str(output / "monitor" / datetime.datetime.now().strftime("%Y-%m-%dT%H-%M-%S"))
         remedies = Remedies(shown(schema_file) if config.schema else None, shown(folder))
         of_test = reference.read(root, str(requests.version), reference.PREDICTIONS)
-        lines, crossed = serving_skew.report(requests, parse(schema_file), train, config, remedies, folder, of_test)
+        schema = parse(schema_file, config.data.leave_out)
+        lines, crossed = serving_skew.report(requests, schema, train, config, remedies, folder, of_test)
     say("\n".join(lines))
     return crossed

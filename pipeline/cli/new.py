@@ -62,7 +62,8 @@ def from_table(arguments: argparse.Namespace, data: Path, path: str) -> Made:
         # TensorFlow prints warnings and takes seconds to import, so not before the arguments are checked.
         from pipeline.scaffold import files
         from pipeline.scaffold.table import check_leaks, look
-    table = look(Data(str(data)), arguments.label, arguments.task, arguments.leave_out, arguments.weight)
+    leave_out = tuple(dict.fromkeys(arguments.leave_out))
+    table = look(Data(str(data), leave_out=leave_out), arguments.label, arguments.task, arguments.weight)
     table, warnings = files.with_groups(table, arguments.keep, f"configs/{arguments.name}.py")
     check_leaks(table, arguments.keep)
     size = f"{table.rows.num_rows:,} rows, {table.rows.num_columns} columns"

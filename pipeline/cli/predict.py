@@ -1,15 +1,13 @@
 """Write a pushed model's answers for files of raw rows: python -m pipeline predict --help.
 
 CSV, Parquet and TFRecord files are read in batches, as in ExampleGen. JSON lines are read like an instance of a server
-request. Images are read individually; an unreadable image counts as a refused row.
+request. Images are read individually. A row that the model cannot answer stops the command, or has no answer.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
-import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,6 +21,7 @@ from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
 from pipeline.filesystem import is_remote, new_file
 from pipeline.model.versions import Versions, model_at
+from pipeline.settings.checks import Share, check_value
 from pipeline.settings.config import BIGQUERY
 from pipeline.settings.image_data import ENDINGS
 from pipeline.settings.repository import find_root, runner, shown
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
 JSON_LINES, IMAGES = "JSON lines", "images"
 JSON_ENDINGS = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz", ".json")
-BATCH_ROWS = 8_192
 # Rows explained per call and progress update: each row takes some thousand model evaluations.
 EXPLAINED_ROWS = 64
 OUTPUTS = (".parquet", ".csv", ".jsonl")
@@ -62,9 +60,13 @@ def main(argv: list[str]) -> int:
 
         loaded = load(model, number)
     folder = arguments.data if Path(arguments.data).is_dir() else str(Path(arguments.data).parent)
-    rows, seconds = predict(loaded, files, to, arguments.columns, folder, explain=arguments.explain)
+    share = allowed_share(arguments)
+    rows, seconds = predict(loaded, files, to, arguments.columns, folder, explain=arguments.explain, max_bad_rows=share)
     speed = f"{seconds:.1f} s ({rows / max(seconds, 1e-9):,.0f} rows/s)"
-    say(f"{rows:,} rows by {shown(model)} in {speed}, written to {to}")
+    if rows:
+        say(f"{rows:,} rows by {shown(model)} in {speed}, written to {to}")
+    else:
+        say(f"no rows in {arguments.data}: {to} has none either")
     return 0
 
 
@@ -75,7 +77,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         "Write a pushed model's answers for files of raw rows, of any size.",
         {0: "written", 1: "failed, and nothing is written"},
         "Columns that the model does not take, such as the label, are ignored. Rows keep their order. An image that "
-        "cannot be read has no answer, and the column 'refused' says why.",
+        "cannot be read has no answer, and the column 'refused' says why; so have bad rows, with --max-bad-rows.",
     )
     command_line.add_pipeline_arguments(parser)
     parser.add_argument("--model", help="folder of versions, or of one model (output/<name>/serving/<name>)")
@@ -87,9 +89,19 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         "--explain", action="store_true", help="also write what each column has contributed to the answer; takes longer"
     )
     parser.add_argument("--columns", nargs="*", default=[], help="columns of the data to write beside the answers")
+    parser.add_argument(
+        "--max-bad-rows",
+        type=float,
+        metavar="SHARE",
+        help="share of rows that may have no answer, 0 to 1, such as those that lack a value which the model needs "
+        "(data.max_bad_rows of the config; without one 0; of images 1)",
+    )
     parser.add_argument("--to", required=True, help="file to write: .parquet, .csv or .jsonl")
     parser.add_argument("--replace", action="store_true", help="write over an existing file")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if arguments.max_bad_rows is not None:
+        check_value("--max-bad-rows", arguments.max_bad_rows, Share)
+    return arguments
 
 
 def pushed_by(arguments: argparse.Namespace) -> str:
@@ -101,6 +113,14 @@ def pushed_by(arguments: argparse.Namespace) -> str:
         run = f"run {runner()}{command_line.pipeline_flags(arguments)}, which pushes one"
         raise UserError(f"{config.name} has no pushed model yet: there is no {shown(folder)}; {run}")
     return str(folder)
+
+
+def allowed_share(arguments: argparse.Namespace) -> float | None:
+    """Return the share of rows that may have no answer: as given, or as in the config of the chosen pipeline."""
+    if arguments.max_bad_rows is not None or arguments.model:
+        return arguments.max_bad_rows
+    data = command_line.chosen_config(arguments, find_root()).data
+    return None if data.images else data.max_bad_rows
 
 
 def find_files(data: str) -> dict[str, str]:
@@ -142,14 +162,17 @@ def predict(
     folder: str = "",
     *,
     explain: bool = False,
+    max_bad_rows: float | None = None,
 ) -> tuple[int, float]:
-    """Write the model's answers for every row; the file appears when it is complete."""
+    """Write the model's answers for every row; the file appears when it is complete.
+
+    Up to a share of the rows (None: all images, and no other rows) may have no answer; a column then says why.
+    """
     import pyarrow as pa
     import tensorflow as tf
 
     from pipeline.cli import predict_images
     from pipeline.model import explanations
-    from pipeline.model.features import row_count
     from pipeline.model.signatures import refusal
     from pipeline.quality.wrong_values import Known, Unread
     from pipeline.serving.table_writer import TableWriter
@@ -159,7 +182,8 @@ def predict(
     signature = (model.explains if explain else None) or model.rows
     written = explanations.written(signature) if explain else signature.outputs
     of_images = predict_images.image_input(signature) is not None
-    clash = [name for name in kept if name in written or (of_images and name == predict_images.REFUSED)]
+    may_refuse = of_images or bool(max_bad_rows)
+    clash = [name for name in kept if name in written or (may_refuse and name == predict_images.REFUSED)]
     if clash:
         raise UserError(f"--columns {' '.join(clash)}: the model's answer has a column of that name")
     started = time.monotonic()
@@ -171,7 +195,8 @@ def predict(
     try:
         with new_file(to) as partial, _progress() as progress:
             with contextlib.closing(TableWriter(Path(partial), value_names)) as writer:
-                for file, (columns, kept_columns, reasons) in _read(files, signature, list(kept), folder):
+                batches = _read(files, signature, list(kept), folder, bool(max_bad_rows))
+                for file, (columns, kept_columns, reasons) in batches:
                     try:
                         # At the first call, TensorFlow logs how it prepares the model.
                         with contextlib.nullcontext() if rows else silence_stderr():
@@ -181,7 +206,7 @@ def predict(
                             f"{file}, after {rows:,} rows: the model refuses a row: {refusal(error)}"
                         ) from error
                     arrays = {name: _as_arrow(values) for name, values in answers.items()}
-                    if of_images:
+                    if may_refuse:
                         arrays = predict_images.answered(arrays, reasons)
                         refused += sum(map(bool, reasons))
                         first_reason = first_reason or predict_images.first_refused(file, kept_columns, reasons)
@@ -190,15 +215,25 @@ def predict(
                     for name, values in known.items():
                         values.add(columns[name])
                     writer.write(pa.table({**kept_columns, **arrays}))
-                    rows += row_count(columns)
-            if not rows:
-                raise UserError(f"no rows in {', '.join(list(files)[:3])}; expected at least one")
-            if refused == rows:
-                raise UserError(f"none of {rows:,} images can be read; the first: {first_reason}")
+                    rows += len(reasons)
+                if not rows:
+                    with silence_stderr():
+                        answers = _no_answers(signature, explain)
+                    arrays = {name: _as_arrow(values) for name, values in answers.items()}
+                    others = [*kept, *([predict_images.REFUSED] if may_refuse else [])]
+                    writer.write(pa.table({**dict.fromkeys(others, pa.array([], pa.string())), **arrays}))
+            noun, done = ("images", "read") if of_images else ("rows", "answered")
+            if rows and refused == rows:
+                raise UserError(f"none of {rows:,} {noun} can be {done}; the first: {first_reason}")
+            if max_bad_rows is not None and refused > max_bad_rows * rows:
+                raise UserError(
+                    f"{first_reason}. {refused:,} of {rows:,} {noun} cannot be {done}, {refused / rows:.2%}, and "
+                    f"--max-bad-rows allows {max_bad_rows:.2%}; correct them, or allow a larger share"
+                )
     except OSError as error:
         raise UserError(f"cannot write {to} from {', '.join(list(files)[:3])}: {error}") from error
     if refused:
-        say(f"note: {refused:,} of {rows:,} images are refused, see 'refused'; the first: {first_reason}", error=True)
+        say(f"note: {refused:,} of {rows:,} {noun} are refused, see 'refused'; the first: {first_reason}", error=True)
     for name, texts in unread.items():
         if texts.rows:
             say(f"note: column {name!r}: {texts.rows:,} of {rows:,} rows {texts}", error=True)
@@ -215,6 +250,8 @@ def _answers(signature: Signature, columns: Columns, explain: bool, progress: Pr
     from pipeline.model import explanations
     from pipeline.model.features import row_count
 
+    if not row_count(columns):
+        return _no_answers(signature, explain)
     parts = []
     size = EXPLAINED_ROWS if explain else row_count(columns)
     for start in range(0, row_count(columns), size):
@@ -225,9 +262,26 @@ def _answers(signature: Signature, columns: Columns, explain: bool, progress: Pr
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _read(files: dict[str, str], signature: Signature, kept: list[str], folder: str) -> Iterator[tuple[str, Batch]]:
+def _no_answers(signature: Signature, explain: bool) -> dict[str, np.ndarray]:
+    """Return the columns to write, with no row."""
+    import numpy as np
+
+    from pipeline.model import explanations
+    from pipeline.model.inputs import take_examples
+
+    if take_examples(signature.inputs):  # which features they have is not known
+        types = {name: object if kind == "string" else kind for name, kind in sorted(signature.outputs.items())}
+        return {name: np.empty(0, kind) for name, kind in types.items()}
+    outputs = signature.predict(signature.columns([signature.example]))
+    answers = explanations.by_column(outputs) if explain else dict(sorted(outputs.items()))
+    return {name: values[:0] for name, values in answers.items()}
+
+
+def _read(
+    files: dict[str, str], signature: Signature, kept: list[str], folder: str, may_refuse: bool
+) -> Iterator[tuple[str, Batch]]:
     """Yield all rows in batches, each with its file."""
-    from pipeline.cli import predict_images
+    from pipeline.cli import predict_images, predict_rows
 
     names = list(files)
     if IMAGES in files.values():
@@ -236,85 +290,8 @@ def _read(files: dict[str, str], signature: Signature, kept: list[str], folder: 
         yield from ((names[0], batch) for batch in predict_images.read_files(names, folder, signature))
         return
     for file, format in files.items():
-        read = _read_json_lines if format == JSON_LINES else _read_table
-        yield from ((file, batch) for batch in read(file, format, signature, kept))
-
-
-def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -> Iterator[Batch]:
-    """Yield the rows of a CSV, Parquet or TFRecord file, batch by batch."""
-    from pipeline.cli import predict_images
-    from pipeline.data import csv_files, parquet_files
-    from pipeline.data.shards import read
-    from pipeline.data.table import Unit
-    from pipeline.model.features import check_columns, from_table
-    from pipeline.model.inputs import take_examples
-    from pipeline.settings.names import shortened
-
-    inputs, examples = signature.inputs, take_examples(signature.inputs)
-    image = predict_images.image_input(signature)
-    types = dict.fromkeys(kept, csv_files.TEXT) | {name: column.kind for name, column in inputs.items()}
-    types |= {image.name: csv_files.TEXT} if image else {}  # their paths
-    if examples and format == "csv":  # the signature does not name their columns
-        types, _ = csv_files.scan(file, {})
-    names: list[str] | None = None  # TFRecord files do not list them
-    if format != "tfrecord":
-        names = csv_files.read_header(file) if format == "csv" else list(parquet_files.scan(file)[0])
-    if names is not None:
-        absent = [name for name in kept if name not in names]
-        if absent:
-            raise UserError(
-                f"{file} has no column {', '.join(absent)}, as --columns asks for; it has {shortened(names)}"
-            )
-        missing = [] if examples else check_columns(file, names, inputs)
-        if missing:
-            others = [name for name in names if name not in inputs and name not in kept]
-            beside = f"; it has {shortened(map(repr, others))}, which the model does not take" if others else ""
-            say(f"note: {file} has no column {shortened(map(repr, missing))}, taken as missing{beside}", error=True)
-    wanted = [name for name in (*inputs, *kept) if names is None or name in names]
-    for rows in read(Unit(file, format), types, None if examples else wanted):
-        if rows.bad:
-            raise UserError(f"{rows.bad[0]}; correct it, for every row needs its answer")
-        if len(rows.numbers):
-            columns = {name: rows.table.column(name) for name in kept}
-            if image:
-                yield from predict_images.of_table(rows, file, image, columns, inputs)
-            else:
-                yield from_table(rows, file, inputs), columns, []
-
-
-def _read_json_lines(file: str, format: str, signature: Signature, kept: list[str]) -> Iterator[Batch]:
-    """Yield the rows of a JSON lines file."""
-    import pyarrow as pa
-
-    from pipeline.cli import predict_images
-    from pipeline.data.files import open_decompressed
-    from pipeline.model.features import Refused, check_common_columns, from_instances
-    from pipeline.model.inputs import take_examples
-
-    with open_decompressed(file) as stream:
-        numbered = ((number, line) for number, line in enumerate(stream, 1) if line.strip())
-        image = predict_images.image_input(signature)
-        while lines := list(itertools.islice(numbered, predict_images.ROWS_AT_ONCE if image else BATCH_ROWS)):
-            instances = []
-            for number, line in lines:
-                try:
-                    instances.append(json.loads(line))
-                except (ValueError, RecursionError) as error:
-                    raise UserError(f"{file}, line {number}: no JSON: {error}; expected one object a line") from error
-            if not take_examples(signature.inputs) and all(isinstance(row, dict) for row in instances):
-                check_common_columns(file, list(dict.fromkeys(itertools.chain(*instances))), signature.inputs)
-            try:
-                columns = from_instances(instances, signature.inputs, ignore_others=True)
-            except Refused as refused:
-                raise UserError(f"{file}, line {lines[refused.row or 0][0]}: {refused.reason}") from refused
-            try:
-                arrays = {name: pa.array([row.get(name) for row in instances]) for name in kept}
-            except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-                raise UserError(f"{file}: the values of {', '.join(kept)} are of several types: {error}") from error
-            reasons: list[str] = []
-            if image:
-                columns[image.name][:], reasons = predict_images.checked(columns[image.name].tolist(), image)
-            yield columns, arrays, reasons
+        read = predict_rows.read_json_lines if format == JSON_LINES else predict_rows.read_table
+        yield from ((file, batch) for batch in read(file, format, signature, kept, may_refuse))
 
 
 def _as_arrow(values: Any) -> pa.Array:
@@ -324,9 +301,8 @@ def _as_arrow(values: Any) -> pa.Array:
     if values.ndim > 1:
         return pa.FixedSizeListArray.from_arrays(_as_arrow(values.reshape(-1, *values.shape[2:])), values.shape[1])
     if values.dtype == object:
-        return pa.array(
-            [item.decode(errors="replace") if isinstance(item, bytes) else item for item in values.tolist()]
-        )
+        texts = [item.decode(errors="replace") if isinstance(item, bytes) else item for item in values.tolist()]
+        return pa.array(texts, pa.string())
     return pa.array(values)
 
 

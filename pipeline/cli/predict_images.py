@@ -25,7 +25,8 @@ from pipeline.settings.names import printable, shortened
 ROWS_AT_ONCE, BYTES_AT_ONCE = 64, 64 << 20
 REFUSED = "refused"
 PATH = facts("")[0]
-# Inputs of the signature, columns to write next to the answers, and an error message per image, "" if valid.
+# Inputs of the signature, of the valid rows; columns to write next to the answers, and an error message, "" if valid,
+# of every row.
 Batch = tuple[dict[str, Any], dict[str, Any], list[str]]
 
 
@@ -87,15 +88,15 @@ def _batches(
     ]
     for part in _parts(sizes):
         images, reasons = checked([_content(one, image) for one in found[part]], image)
-        table = rows.table.slice(part.start, len(images))
+        valid = np.array([not reason for reason in reasons])
+        table = rows.table.slice(part.start, len(reasons)).filter(pa.array(valid))
         table = table.set_column(place, image.name, pa.array(images, pa.large_binary()))
-        columns = {name: values.slice(part.start, len(images)) for name, values in kept.items()}
-        yield from_table(Rows(table, rows.numbers[part]), file, inputs), columns, reasons
+        columns = {name: values.slice(part.start, len(reasons)) for name, values in kept.items()}
+        yield from_table(Rows(table, rows.numbers[part][valid]), file, inputs), columns, reasons
 
 
 def checked(data: Sequence[bytes | BadImage], image: Input) -> tuple[list[bytes], list[str]]:
-    """Return images that a model can decode, one pixel for each invalid image, and the error messages, "" if valid."""
-    stand_in = image.convert(image.example)
+    """Return the images that a model can decode, and an error message for each one, "" if valid."""
     images: list[bytes] = []
     reasons: list[str] = []
     for encoded in data:
@@ -106,15 +107,14 @@ def checked(data: Sequence[bytes | BadImage], image: Input) -> tuple[list[bytes]
             images.append(encoded)
             reasons.append("")
         except BadImage as error:
-            images.append(stand_in)
             reasons.append(str(error))
     return images, reasons
 
 
 def answered(answers: Mapping[str, Any], reasons: Sequence[str]) -> dict[str, Any]:
-    """Return columns of answers, with null for invalid images, and a column of error messages."""
+    """Return columns of answers of the valid rows, with null for the others, and a column of error messages."""
     refused = np.array([bool(reason) for reason in reasons])
-    places = pa.array(np.arange(len(refused)), mask=refused)
+    places = pa.array(np.cumsum(~refused) - 1, mask=refused)
     columns = {name: column.take(places) for name, column in answers.items()}
     return {**columns, REFUSED: pa.array([reason or None for reason in reasons], pa.string())}
 

@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     if not schema_file.is_file():
         named = f"no reviewed schema {shown(schema_file)}" if schema_file.name else "the config names no schema"
         raise UserError(f"{named}; write one: python -m pipeline schema write{which} --to FILE")
-    before = parse(schema_file)
+    before = parse(schema_file, config.data.leave_out)
     after = proposed(before, statistics)
     found = changes(before, after)
     if arguments.command == "diff":

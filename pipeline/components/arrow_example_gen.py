@@ -45,6 +45,7 @@ class ExampleGenSettings:
         label: Column of classes, in words or as numbers; written as numbers.
         classes: Number of a class by its value in the data; empty where the label is not a class.
         weight: Column of how much each row counts; None where all count the same.
+        leave_out: Columns that are not read.
         images: ``pipeline.settings.image_data.Images`` as a mapping, where rows are images.
         shard_mb: Approximate megabytes of a file of examples in memory; None: derived from the size of its split.
     """
@@ -60,6 +61,7 @@ class ExampleGenSettings:
     label: str = ""
     classes: dict[str, int] = dataclasses.field(default_factory=dict)
     weight: str | None = None
+    leave_out: tuple[str, ...] = ()
     images: dict[str, Any] | None = None
     shard_mb: int | None = None
 
@@ -127,6 +129,7 @@ def job_of(exec_properties: dict[str, Any], uri: str) -> tuple[shards.Job, int]:
             label=settings.label,
             classes=settings.classes,
             weight=settings.weight,
+            leave_out=tuple(settings.leave_out),
             uri=uri,
             images=images,
             paths=images is not None and holds_paths(found.all[0], found.format, images),

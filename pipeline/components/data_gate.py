@@ -89,6 +89,8 @@ class ExampleValidatorExecutor(BaseExecutor):
         used = schema_utils.schema_as_feature_spec(schema).feature_spec
         unused = {feature.name for feature in schema.feature} - set(used) | {label.weight}
         sample = sample.select([name for name in sample.column_names if name not in unused])
+        if classes > 2:
+            findings += rows.missing_classes(files_by_split["train"], label.name, label.classes)
         findings += rows.leaks(sample, label.name, checks, classes, image)
         # Later rows of a patient are new if that is what a split by time is for; images are compared by ``rows``.
         if settings.split_by != "time" and not image and sum(counts.values()):

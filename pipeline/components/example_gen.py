@@ -68,6 +68,7 @@ def create_example_gen(
             types=_types_of(config, formats),
             label=config.label.name,
             weight=config.label.weight,
+            leave_out=config.data.leave_out,
             classes=dict(config.label.numbers),
             time_column=split_by.column if isinstance(split_by, TimeSplit) and one_pattern else None,
             max_bad_rows=config.data.max_bad_rows,
@@ -96,7 +97,7 @@ def _types_of(config: PipelineConfig, formats: set[str | None]) -> dict[str, str
     A CSV file has no types. Some floats of a Parquet file are integers with missing values.
     """
     names = {schema_pb2.INT: "integers", schema_pb2.FLOAT: "floats", schema_pb2.BYTES: "text"}
-    features = parse(Path(config.schema)).feature if config.schema else []
+    features = parse(Path(config.schema), config.data.leave_out).feature if config.schema else []
     types = {feature.name: names[feature.type] for feature in features if feature.type in names}
     types |= {config.label.name: config.label.csv_type}  # the schema sees classes as numbers, the file may not
     types |= {config.label.weight: "floats"} if config.label.weight else {}

@@ -3,10 +3,8 @@
 Unlike TFX's, this SchemaGen keeps a column without a value in one of the splits in use.
 """
 
-import difflib
 import hashlib
 import json
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +18,9 @@ from tfx.utils import io_utils
 from pipeline.components.artifacts import read_statistics
 from pipeline.components.base import Artifacts, DeclaredComponent
 from pipeline.errors import UserError
-from pipeline.quality.schema_text import inferred_from, parse
-from pipeline.settings.config import Label
-from pipeline.settings.names import SERVING
+from pipeline.quality.schema_text import inferred_from, parse, to_text
+from pipeline.settings.config import PipelineConfig
+from pipeline.settings.names import SERVING, did_you_mean
 from pipeline.settings.target import Target
 
 
@@ -51,30 +49,33 @@ class SchemaGen(DeclaredComponent):
         super().__init__({"weight": weight} if weight else None, **inputs)
 
 
-def stage_schema(schema_file: Path, label: Label, sliced_by: Collection[str], target: Target) -> str:
-    """Copy a reviewed schema to a folder named by its content, because TFX's cache compares only the address.
+def stage_schema(config: PipelineConfig, target: Target) -> str:
+    """Copy the reviewed schema to a folder named by its content, because TFX's cache compares only the address.
+
+    Columns that the config leaves out are not in the copy.
 
     Raises:
-        UserError: the file is not a schema, lacks the label, its weight or a column in ``sliced_by``, or requires the
-            weight in requests.
+        UserError: the file is not a schema, lacks the label, its weight or a column that slices the evaluation, or
+            requires the weight in requests.
     """
-    content = schema_file.read_bytes()
-    features = {feature.name: feature for feature in parse(schema_file).feature}
+    schema_file, label, leave_out = Path(config.schema or ""), config.label, config.data.leave_out
+    schema = parse(schema_file, leave_out)
+    features = {feature.name: feature for feature in schema.feature}
     for name, what in ((label.name, "label"), (label.weight, "weight")):
         if name and name not in features:
             raise UserError(
                 f"{schema_file} has no feature {name!r}, the {what}; add it or name another {what} in the config"
             )
-    for name in sliced_by:
+    for name in config.evaluation.sliced_by:
         if name not in features:
-            near = difflib.get_close_matches(name, features, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(features))}"
-            raise UserError(f"{schema_file} has no feature {name!r}, by which the evaluation slices; {hint}")
+            hint = did_you_mean(name, features) or f"; there are {', '.join(sorted(features))}"
+            raise UserError(f"{schema_file} has no feature {name!r}, by which the evaluation slices{hint}")
     if label.weight and SERVING not in features[label.weight].not_in_environment:
         raise UserError(
             f"{schema_file} asks requests for {label.weight!r}, the weight, which none has; add not_in_environment: "
             f'"{SERVING}" to this feature, as the label has it'
         )
+    content = to_text(schema).encode() if leave_out else schema_file.read_bytes()
     folder = target.files / "_schemas" / hashlib.sha256(content).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "schema.pbtxt").write_bytes(content)

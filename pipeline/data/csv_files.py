@@ -6,7 +6,7 @@ import io
 import lzma
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import IO
 
 import numpy as np
@@ -28,6 +28,8 @@ EXPECTED = {INTEGERS: "an integer", FLOATS: f"a number up to {LARGEST:.2g}"}
 MISSING = ("na", "n/a", "n.a.", "#n/a", "#na", "<na>", "null", "none", "nan", "-nan", "-", "--", "?", ".")
 # Of some hundred thousand columns.
 MOST_HEADER_BYTES = 2 << 20
+# Comments or titles of an export.
+LINES_BEFORE_HEADER = 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Raised by gzip, bz2 and lzma for a file that is damaged or ends too early.
 _DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError)
@@ -42,12 +44,12 @@ def scan(file: str, known: Mapping[str, str]) -> tuple[dict[str, str], list[Unit
     with _opened(file) as stream:
         names, start = _read_header(stream, file)
         types = {name: known.get(name, NOTHING) for name in names}
+        unknown = [name for name in names if name not in known]
         units, rows = list[Unit](), 0
-        for block in _blocks(stream, file, len(names), start):
-            text = _as_text(block, names, file)
-            for name in names:
-                if name not in known:
-                    types[name] = narrowest(text[name], types[name])
+        for block in _blocks(stream, file, names, start):
+            text = _as_text(block, names, file, unknown)
+            for name in unknown:
+                types[name] = narrowest(text[name], types[name])
             units.append(Unit(file, "csv", block.start, block.length, rows + 1, 2 * block.length))
             rows += block.rows
     if files.is_compressed(file):
@@ -59,14 +61,15 @@ def scan(file: str, known: Mapping[str, str]) -> tuple[dict[str, str], list[Unit
 def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = None) -> Iterator[Rows]:
     """Read the rows of a part, block by block; raise a UserError if the file is cut short.
 
-    ``types`` are of ``TYPES``; a column of "nothing" becomes nulls. A unit that starts at 0 is the whole file.
+    ``types`` are of ``TYPES``; a column of "nothing" becomes nulls. ``columns`` None: those with a type. A unit that
+    starts at 0 is the whole file.
     """
     with _opened(unit.file) as stream:
         names, header = _read_header(stream, unit.file)
         start = unit.start or header
         stream.seek(start)
-        wanted = [name for name in names if columns is None or name in columns]
-        for block in _blocks(stream, unit.file, len(names), start, unit.length, unit.first_row):
+        wanted = [name for name in names if name in (types if columns is None else columns)]
+        for block in _blocks(stream, unit.file, names, start, unit.length, unit.first_row):
             text = _as_text(block, names, unit.file, wanted)
             values, reasons = {}, dict[int, str]()
             for name in wanted:
@@ -146,27 +149,42 @@ def _read_header(stream: IO[bytes], file: str) -> tuple[list[str], int]:
 
 
 def header_hint(names: Sequence[str]) -> str:
-    """Return the end of a message if a header looks like a row of values, else ""."""
-    numbers = sum(bool(re.match(_FLOAT, name.strip())) for name in names)
-    return ". Its first line looks like a row: the file needs a header" if names and 2 * numbers >= len(names) else ""
+    """Return the end of a message if a header looks like a row of values, a comment or a title, else ""."""
+    if names and 2 * sum(_is_number(name) for name in names) >= len(names):
+        return ". Its first line looks like a row: the file needs a header"
+    if names and (names[0].lstrip().startswith("#") or 2 * names.count("") >= len(names)):
+        return ". Its first line looks like a comment or a title: delete the lines before the header"
+    return ""
 
 
-def separator_hint(names: Sequence[str], wanted: Iterable[str]) -> str:
-    """Return the end of a message if a header has wanted columns with another separator, else ""."""
+def column_hint(file: str, names: Sequence[str], wanted: Collection[str]) -> str:
+    """Return the end of a message on columns that a file of any format lacks: the reason if it is known, or ""."""
+    if files.format_of(file) != "csv":
+        return ""
     header = ",".join(names)
     for name, sign in (("semicolons", ";"), ("tabs", "\t"), ("bars", "|")):
         parts = [part.strip().strip('"') for part in header.split(sign)]
         if len(parts) > 1 and not set(wanted).isdisjoint(parts):
             return f". Its header has {name} between the columns: write the file with commas"
-    return ""
+    with _opened(file) as stream:
+        lines = [stream.readline(MOST_HEADER_BYTES).decode("utf-8", "replace") for _ in range(LINES_BEFORE_HEADER)]
+    for number, line in enumerate(lines[1:], 2):
+        cells = [cell.strip(' "\r\n') for cell in re.split(r"[,;\t|]", line)]
+        if len(cells) > 1 and not set(wanted).isdisjoint(cells) and not any(map(_is_number, cells)):
+            return f". Its line {number} looks like the header: delete the lines before it"
+    return header_hint(names)
+
+
+def _is_number(text: str) -> bool:
+    return bool(re.match(_FLOAT, text.strip()))
 
 
 def _blocks(
-    stream: IO[bytes], file: str, columns: int, start: int, length: int | None = None, first_row: int = 1
+    stream: IO[bytes], file: str, names: Sequence[str], start: int, length: int | None = None, first_row: int = 1
 ) -> Iterator[Block]:
     """Read whole rows; see ``csv_rows.read_blocks``."""
     stored = filesystem.size(file) if files.is_compressed(file) else None
-    for block in read_blocks(stream, file, columns, start=start, length=length, first_row=first_row):
+    for block in read_blocks(stream, file, names, start=start, length=length, first_row=first_row):
         if stored is not None:
             check_decoded(file, block.start + block.length, stored)
         yield block

@@ -5,7 +5,10 @@ it (RFC 4180). A row that breaks these rules ends at its line's end.
 """
 
 import bisect
-from collections.abc import Iterator, Mapping
+import contextlib
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -18,6 +21,10 @@ BLOCK_BYTES = 2 << 20
 # A row of more bytes than this is taken for a quote that was never closed.
 MOST_ROW_BYTES = 16 << 20
 QUOTE, COMMA, RETURN, NEWLINE = b'",\r\n'
+REPEATED_HEADER = "repeats the header, as in files that were put one after another"
+# What may stand around a name: spaces, quotes, a byte-order mark, line breaks.
+_AROUND_NAMES = ' \t"\ufeff\r\n'
+_IN_NAMES = ~np.isin(np.arange(256), list(_AROUND_NAMES.encode()))
 
 
 @dataclass(frozen=True)
@@ -37,9 +44,13 @@ class Block:
 
 
 def read_blocks(
-    stream: IO[bytes], file: str, columns: int, *, start: int = 0, length: int | None = None, first_row: int = 1
+    stream: IO[bytes], file: str, names: Sequence[str], *, start: int = 0, length: int | None = None, first_row: int = 1
 ) -> Iterator[Block]:
-    """Read whole rows from a stream after the header, at ``start`` of the file, block by block."""
+    """Read whole rows from a stream after the header, at ``start`` of the file, block by block.
+
+    Raises:
+        UserError: a row has no end, or is a header with the columns in another order.
+    """
     rest = b""
     end = None if length is None else start + length
     position = start
@@ -49,7 +60,7 @@ def read_blocks(
         data, at_end = rest + chunk, not chunk
         if not data:
             return
-        block = _block(data, at_end, columns, position, first_row)
+        block = _block(data, at_end, names, position, first_row, file)
         if not at_end and not block.length and len(data) > MOST_ROW_BYTES:
             raise UserError(
                 f"{file}: row {first_row} has no end within {MOST_ROW_BYTES >> 20} MB; expected a line break after "
@@ -132,8 +143,29 @@ _TEXT_AFTER_QUOTE = "found a quote that is not closed, or text after a closing q
 _NEVER_CLOSED = "found a quote that is never closed; expected one more quote"
 
 
-def _block(data: bytes, at_end: bool, columns: int, start: int, first_row: int) -> Block:
+def _headers(body: bytes, starts: np.ndarray, ends: np.ndarray, names: Sequence[str]) -> Iterator[tuple[int, bool]]:
+    """Yield the rows whose cells are the columns' names, and whether they are in the same order.
+
+    A file of one column has none: there, the name may be a value.
+    """
+    if len(names) < 2 or max(names, key=len).encode().replace(b'"', b'""') not in body:
+        return
+    wanted = [name.strip(_AROUND_NAMES) for name in names]
+    length = len(",".join(wanted).encode().translate(None, _AROUND_NAMES.encode()))
+    lengths = np.add.reduceat(_IN_NAMES[np.frombuffer(body, np.uint8)], starts, dtype=np.int64)
+    for row in np.flatnonzero(lengths == length).tolist():
+        line = body[starts[row] : ends[row]].decode("utf-8", "replace").strip("\ufeff\r\n")
+        cells: list[str] = []
+        with contextlib.suppress(csv.Error):  # a field is too long for a name
+            cells = next(csv.reader(io.StringIO(line, newline=""), skipinitialspace=True), [])
+        cells = [cell.strip(_AROUND_NAMES) for cell in cells]
+        if sorted(cells) == sorted(wanted):
+            yield row, cells == wanted
+
+
+def _block(data: bytes, at_end: bool, names: Sequence[str], start: int, first_row: int, file: str) -> Block:
     """Return the rows that end in some bytes; an end includes the line break."""
+    columns = len(names)
     codes = np.frombuffer(data, np.uint8)
     breaks = codes == NEWLINE
     if b"\r" in data:
@@ -166,6 +198,13 @@ def _block(data: bytes, at_end: bool, columns: int, start: int, first_row: int) 
     for row in np.flatnonzero(~blank & (np.maximum(fields, 1) != columns) & (fields != -1)).tolist():
         reasons[row] = f"found {fields[row]} fields, expected {columns}"
     body = data[:length]
+    for row, in_order in _headers(body, starts, ends, names):
+        if not in_order:
+            raise UserError(
+                f"{file}, row {numbers[row]}: the header again, with the columns in another order, which the rows "
+                "after it follow; expected one order in a file: write these rows to a separate file"
+            )
+        reasons[row] = REPEATED_HEADER
 
     def text(row: int) -> bytes:
         return body[starts[row] : ends[row]]

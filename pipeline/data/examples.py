@@ -24,6 +24,7 @@ from pipeline.data.table import (
     type_name,
 )
 from pipeline.errors import UserError, first_line
+from pipeline.settings.names import how_to_leave_out
 
 # Tag bytes: field number << 3 | 2, "content of a given length".
 FIELD_1, FIELD_2, FIELD_3 = b"\x0a", b"\x12", b"\x1a"
@@ -40,7 +41,7 @@ def as_lists(rows: Rows, file: str) -> pa.Table:
             columns[name] = _lists(column)
         except (_NoPlace, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             where = f"{file}, between rows {rows.numbers[0]} and {rows.numbers[-1]}, column {name!r}"
-            raise UserError(f"{where}: {first_line(error)}") from error
+            raise UserError(f"{where}: {first_line(error)}; correct it, or {how_to_leave_out(name)}") from error
     return pa.table(columns)
 
 

@@ -23,7 +23,8 @@ def with_numbers(rows: Rows, label: str, numbers: Mapping[str, int], unit: Unit)
     values, wrong = encode(table.column(label), numbers)
     table = table.set_column(table.column_names.index(label), label, values)
     reasons = {
-        at: f"the label {label!r} is {rows.table.column(label)[at].as_py()!r}; expected {choices(numbers)}"
+        at: f"the label {label!r} is {(found := rows.table.column(label)[at].as_py())!r}; expected {choices(numbers)}"
+        f"{spelling_hint(found, numbers)}"
         for at in np.flatnonzero(wrong).tolist()
     }
     return without(replace(rows, table=table), reasons, unit)
@@ -89,6 +90,17 @@ def encode(column: pa.Array, numbers: Mapping[str, int]) -> tuple[pa.Array, np.n
     at = pc.index_in(pa.array(found, pa.string()), pa.array(list(numbers), pa.string()), skip_nulls=True)
     coded = pa.array(list(numbers.values()), pa.int64()).take(at.take(distinct.indices))
     return coded, np.asarray(pc.and_(pc.is_valid(column), pc.is_null(coded)))
+
+
+def folded(word: str) -> str:
+    """Return what the spellings of a word have in common: not case and spaces."""
+    return " ".join(word.casefold().split())
+
+
+def spelling_hint(found: object, numbers: Mapping[str, int]) -> str:
+    """Return the remedy for a value that is another spelling of a class, or ""."""
+    same = [word for word in numbers if isinstance(found, str) and folded(word) == folded(found)]
+    return f"; if it means {same[0]!r}: Label(..., spellings={{{str(found).strip()!r}: {same[0]!r}}})" if same else ""
 
 
 def choices(numbers: Mapping[str, int]) -> str:

@@ -10,6 +10,7 @@ from pipeline.data import files
 from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
 from pipeline.settings.config import BIGQUERY, SPLITS, Data, PipelineConfig
+from pipeline.settings.names import did_you_mean
 
 
 def find_files(data: Data) -> files.Files:
@@ -43,14 +44,16 @@ def locate(data: Data) -> tuple[str, dict[str, str]]:
 
 def query_of(data: Data) -> str:
     """Return the query of the data; UserError: the .sql file is missing or empty."""
+    names = ", ".join(f"`{name}`" for name in data.leave_out)
+    every = f"SELECT * EXCEPT ({names})" if names else "SELECT *"
     if data.path.startswith(BIGQUERY):
-        return f"SELECT * FROM `{data.path[len(BIGQUERY) :]}`"
+        return f"{every} FROM `{data.path[len(BIGQUERY) :]}`"
     if not Path(data.path).is_file():
         raise UserError(f"no query at {data.path}; expected a .sql file with one SELECT of BigQuery")
     query = Path(data.path).read_text(encoding="utf-8").strip().rstrip(";")
     if not query:
         raise UserError(f"{data.path} is empty; expected one SELECT of BigQuery")
-    return query
+    return f"{every} FROM (\n{query}\n)" if names else query
 
 
 def prepare(config: PipelineConfig) -> None:
@@ -72,6 +75,11 @@ def check_data(config: PipelineConfig) -> None:
         _check_classes(found, config)
     if found.format in ("tfrecord", files.IMAGES):
         return
+    if config.data.leave_out:
+        from pipeline.data.shards import check_left_out
+
+        names = {name for file in found.all for name in _names_in(file, found.format)}
+        check_left_out(config.data.leave_out, names, config.data.path)
     for split, paths in found.by_split.items():
         if images := config.data.images:
             from pipeline.data import csv_files, image_dataset
@@ -120,7 +128,7 @@ def _check_label(file: str, format: str, config: PipelineConfig) -> int:
         column = rows.table.column(0).combine_chunks()
         row += len(rows.numbers) + len(rows.bad)
         if label.task == "regression":
-            expected = "a number"
+            expected = "a number in every row"
             if type_name(column.type) not in ("integers", "floats"):
                 raise UserError(
                     f"{file}: the label {label.name!r} is {column.type}, such as {column[0].as_py()!r}; expected "
@@ -128,7 +136,7 @@ def _check_label(file: str, format: str, config: PipelineConfig) -> int:
                 )
             right = pc.is_finite(column)
         else:
-            expected = labels.choices(label.numbers)
+            expected = f"{labels.choices(label.numbers)} in every row"
             numbers, _ = labels.encode(column, label.numbers)
             right = pc.is_in(numbers, pa.array(range(len(label.classes)), numbers.type))
         wrong = pc.fill_null(pc.invert(right), True)
@@ -140,9 +148,15 @@ def _check_label(file: str, format: str, config: PipelineConfig) -> int:
             found = column[at].as_py()
             raise UserError(
                 f"{file}, row {rows.numbers[at]}: the label {label.name!r} is {'missing' if found is None else found}; "
-                f"expected {expected} in every row"
+                f"expected {expected}{labels.spelling_hint(found, label.numbers)}"
             )
     return row
+
+
+def _names_in(file: str, format: str) -> list[str]:
+    from pipeline.data import csv_files, parquet_files
+
+    return list(parquet_files.scan(file)[0]) if format == "parquet" else csv_files.read_header(file)
 
 
 def _read_column(file: str, format: str, name: str, csv_type: str) -> Iterator[Any]:
@@ -150,13 +164,13 @@ def _read_column(file: str, format: str, name: str, csv_type: str) -> Iterator[A
     from pipeline.data import csv_files, parquet_files
     from pipeline.data.table import Unit
 
-    names = list(parquet_files.scan(file)[0]) if format == "parquet" else csv_files.read_header(file)
+    names = _names_in(file, format)
     if format == "csv" and not names:
         return  # an empty file has no header and no rows
     if name not in names:
         raise UserError(
             f"{file} has no column {name!r}, the label; it has {', '.join(names) or 'no columns'}"
-            f"{csv_files.separator_hint(names, [name])}"
+            f"{csv_files.column_hint(file, names, [name]) or did_you_mean(name, names)}"
         )
     if format == "parquet":
         yield from parquet_files.read(Unit(file, "parquet"), [name])

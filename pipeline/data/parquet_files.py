@@ -24,6 +24,7 @@ from pipeline.data.table import (
     type_name,
 )
 from pipeline.errors import UserError, first_line
+from pipeline.settings.names import how_to_leave_out
 
 BATCH_ROWS = 16_384
 # Bytes of a value in memory, by its type in the file; of text, its index into the dictionary.
@@ -134,8 +135,8 @@ def _check_types(opened: parquet.ParquetFile, names: Sequence[str], file: str) -
         asked = any(field.name == name or field.name.startswith(f"{name}.") for name in names)
         if asked and not has_place(field.type):
             raise UserError(
-                f"{file}, column {field.name!r}: of type {str(field.type)[:200]}; expected {IN_AN_EXAMPLE}; "
-                "leave the column out, or write its parts as separate columns"
+                f"{file}, column {field.name!r}: of type {str(field.type)[:200]}; expected {IN_AN_EXAMPLE}; write its "
+                f"parts as separate columns, or {how_to_leave_out(field.name)}"
             )
 
 

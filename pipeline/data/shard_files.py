@@ -19,7 +19,7 @@ from pipeline.data import image_dataset, kept, labels, splits
 from pipeline.data.blocks import write_blocks
 from pipeline.data.examples import as_lists, serialize
 from pipeline.data.image_dataset import Listing
-from pipeline.data.shards import FileScan, Job, Shard, merge_types, out_of_memory, read
+from pipeline.data.shards import FileScan, Job, Shard, check_left_out, merge_types, out_of_memory, read
 from pipeline.data.table import BadRow, Rows, Unit, type_name
 from pipeline.errors import UserError
 
@@ -51,6 +51,7 @@ class WrittenShard:
     first_bad: tuple[BadRow, ...] = ()
     problem: str | None = None
     files: tuple[str, ...] = ()  # below the folder of the examples
+    left_out: frozenset[str] = frozenset()  # columns of TFRecords that were there
     kept: str = ""
 
 
@@ -83,11 +84,16 @@ def _write(shard: Shard, job: Job) -> WrittenShard:
     rows: dict[str, int] = dict.fromkeys(job.output_splits, 0)
     types: dict[str, dict[str, str]] = {}
     bad: list[BadRow] = []
+    left_out: set[str] = set()
     most = IMAGE_PART_BYTES if job.images else FULL * shard.bytes
     try:
         with _ShardFiles(shard, job) as shard_files:
             for unit in shard.units:
                 for batch in _batches(unit, shard.types, job):
+                    if job.format == "tfrecord":
+                        absent = [name for name in batch.table.column_names if name in job.leave_out]
+                        batch = replace(batch, table=batch.table.drop_columns(absent))
+                        left_out.update(absent)
                     if job.classes and job.format != "tfrecord":
                         batch = labels.with_numbers(batch, job.label, job.classes, unit)
                     if job.weight:
@@ -112,7 +118,7 @@ def _write(shard: Shard, job: Job) -> WrittenShard:
         return WrittenShard(problem=str(error))
     except MemoryError:
         return WrittenShard(problem=out_of_memory(", ".join(sorted({unit.file for unit in shard.units}))))
-    return WrittenShard(rows, types, len(bad), tuple(bad[:SHOWN]), files=tuple(names))
+    return WrittenShard(rows, types, len(bad), tuple(bad[:SHOWN]), None, tuple(names), frozenset(left_out))
 
 
 class _ShardFiles(contextlib.ExitStack):
@@ -236,6 +242,10 @@ def finish(job: Job, scans: Sequence[FileScan], written: Sequence[WrittenShard])
     if not problems:
         try:
             merge_types(sorted(pair for shard in written for pair in shard.types.items()), job)
+            if job.format == "tfrecord":
+                seen = {name for shard in written for name in shard.left_out}
+                names = {name for shard in written for types in shard.types.values() for name in types}
+                check_left_out(job.leave_out, seen | names, job.folder)
         except UserError as error:
             problems.append(str(error))
         first_bad = sorted((row for shard in written for row in shard.first_bad), key=lambda row: (row.file, row.row))[

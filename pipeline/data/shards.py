@@ -5,7 +5,7 @@ value too: Beam would retry it and bury its message.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, cast
 
@@ -14,11 +14,14 @@ from pipeline.data.image_dataset import Listing, deal, list_folder, list_table, 
 from pipeline.data.table import Rows, Unit
 from pipeline.errors import UserError
 from pipeline.settings.image_data import Images
+from pipeline.settings.names import did_you_mean, how_to_leave_out, shortened
 
 # About what the rows of one shard take in memory: the measure of how finely work is split, and of the step's memory.
 SHARD_BYTES = 24 << 20
 # Of more data shards are larger, up to this, and not more: a hundred thousand files are slow to list and to open.
 MANY_SHARDS, LARGEST_SHARD_BYTES = 4_096, 128 << 20
+# Columns in the remedy of a message.
+MOST_NAMED = 10
 # Of images: the bytes of their files.
 IMAGE_SHARD_BYTES = 128 << 20
 
@@ -39,6 +42,7 @@ class Job:
     label: str = ""
     classes: Mapping[str, int] = field(default_factory=dict)  # numbers by label value; empty: keep the label
     weight: str | None = None
+    leave_out: tuple[str, ...] = ()  # columns that are not read
     images: Images | None = None  # rows are images with these limits
     paths: bool = False  # the column of images holds paths
     folder: str = ""  # of the data
@@ -111,7 +115,7 @@ def _scan(split_and_file: tuple[str, str], job: Job) -> FileScan:
     split, file = split_and_file
     try:
         if job.format == "csv":
-            types, units = csv_files.scan(file, job.types)
+            types, units = csv_files.scan(file, {**job.types, **dict.fromkeys(job.leave_out, csv_files.NOTHING)})
         elif job.format == "parquet":
             types, units = parquet_files.scan(file)
             # pandas writes integers with gaps as floats; with a schema that says integers, they keep every digit.
@@ -154,6 +158,8 @@ def plan(job: Job, scans: Sequence[FileScan]) -> Iterator[Shard]:
             if scan.problem:
                 raise UserError(scan.problem)
         types = merge_types([(scan.file, scan.types) for scan in scans], job)
+        if job.format != "tfrecord":
+            check_left_out(job.leave_out, {name for scan in scans for name in scan.types}, job.folder)
         points = [point for scan in scans for point in scan.points if not _is_test(job, job.spans.get(scan.file))]
         shares = [share for share in job.shares if share]
         cuts = tuple(splits.cuts(points, shares).tolist()) if job.time_column and points else ()
@@ -211,13 +217,13 @@ def _deal_images(job: Job, scans: Sequence[FileScan], types: Mapping[str, str]) 
 
 
 def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = None) -> Iterator[Rows]:
-    """Read a part of a file of any format."""
+    """Read a part of a file of any format; ``columns`` None: those with a type, or all of TFRecords."""
     try:
         if unit.format == "csv":
             yield from csv_files.read(unit, types, columns)
         elif unit.format == "parquet":
             whole = [name for name, kind in types.items() if kind == csv_files.INTEGERS]
-            for rows in parquet_files.read(unit, columns):
+            for rows in parquet_files.read(unit, list(types) if columns is None else columns):
                 yield parquet_files.with_integers(rows, whole, unit.file)
         else:
             yield from tfrecord_files.read(unit, columns)
@@ -230,11 +236,22 @@ def out_of_memory(file: str) -> str:
     return f"{file}: its rows take more memory than this process may have; give it more, or write smaller row groups"
 
 
+def check_left_out(leave_out: Iterable[str], names: Collection[str], where: str) -> None:
+    """Raise a UserError for a column to leave out that no file has."""
+    for name in leave_out:
+        if name not in names:
+            raise UserError(
+                f"{where} has no column {name!r}, which data.leave_out names; it has {shortened(sorted(names))}"
+                f"{did_you_mean(name, sorted(names))}"
+            )
+
+
 def merge_types(types_by_file: Iterable[tuple[str, Mapping[str, str]]], job: Job) -> dict[str, str]:
     """Return one type by column for all files; UserError: columns or types differ."""
     merged: dict[str, tuple[str, str]] = {}
     first: tuple[str, set[str]] | None = None
     for file, types in types_by_file:
+        types = {name: kind for name, kind in types.items() if name not in job.leave_out}
         if not types:
             continue  # an empty file, or TFRecords, whose columns are known when they are read
         if first is None:
@@ -247,7 +264,7 @@ def merge_types(types_by_file: Iterable[tuple[str, Mapping[str, str]]], job: Job
             ]
             raise UserError(
                 f"{first[0]} and {file} have different columns: {' and '.join(differences)}; expected the same columns "
-                "in every file"
+                f"in every file, or {how_to_leave_out(*sorted(first[1] ^ set(types))[:MOST_NAMED])}"
             )
         for name, type_ in types.items():
             known, where = merged.get(name, (csv_files.NOTHING, file))
@@ -260,6 +277,6 @@ def merge_types(types_by_file: Iterable[tuple[str, Mapping[str, str]]], job: Job
                 remedy = "; or say its type in a reviewed schema" if job.format == "csv" else ""
                 raise UserError(
                     f"the column {name!r} holds {known} in {where} and {type_} in {file}; expected one type in every "
-                    f"file{remedy}"
+                    f"file{remedy}; or {how_to_leave_out(name)}"
                 )
     return {name: type_ for name, (type_, _) in merged.items()}

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.data.csv_files import EXPECTED, parse, separator_hint
+from pipeline.data.csv_files import EXPECTED, column_hint, parse
 from pipeline.data.examples import as_lists, serialize
-from pipeline.data.table import Rows, one_array
+from pipeline.data.table import Rows, is_list, one_array
 from pipeline.errors import UserError
 from pipeline.model.inputs import ANY, INT64, Input, quoted, take_examples
 from pipeline.settings.names import shortened
@@ -150,6 +150,18 @@ def from_table(rows: Rows, file: str, inputs: Mapping[str, Input]) -> dict[str, 
     }
 
 
+def lacking(rows: Rows, inputs: Mapping[str, Input]) -> dict[int, str]:
+    """Return the rows of a file that lack a value which the model needs, by place from 0, and the reason."""
+    found: dict[int, str] = {}
+    for name, column in inputs.items():
+        if column.required and name in rows.table.column_names:
+            values = one_array(rows.table.column(name))
+            lengths = pc.list_value_length(values) if is_list(values.type) else values.is_valid().cast(pa.int32())
+            for place in np.flatnonzero(np.asarray(pc.fill_null(lengths, 0)) == 0).tolist():
+                found.setdefault(place, f"feature {name!r} is missing; expected {column.expected}")
+    return dict(sorted(found.items()))
+
+
 def check_columns(file: str, columns: Sequence[str], inputs: Mapping[str, Input]) -> list[str]:
     """Return the optional features that a file lacks; raise a UserError if it lacks a required one, or all."""
     absent = [name for name in inputs if name not in columns]
@@ -157,7 +169,7 @@ def check_columns(file: str, columns: Sequence[str], inputs: Mapping[str, Input]
     if required:
         raise UserError(
             f"{file} has no column {shortened(required)}, which the model needs; it has {shortened(columns)}"
-            f"{separator_hint(columns, inputs)}"
+            f"{column_hint(file, columns, inputs)}"
         )
     check_common_columns(file, columns, inputs)
     return absent
@@ -168,7 +180,7 @@ def check_common_columns(file: str, columns: Sequence[str], inputs: Mapping[str,
     if inputs.keys().isdisjoint(columns):
         raise UserError(
             f"{file} has no column in common with the model: is it a file of another table? The model takes "
-            f"{shortened(inputs)}; the file has {shortened(columns)}{separator_hint(columns, inputs)}"
+            f"{shortened(inputs)}; the file has {shortened(columns)}{column_hint(file, columns, inputs)}"
         )
 
 

@@ -18,6 +18,7 @@ from pipeline.quality.findings import SHOWN, Finding
 from pipeline.quality.intervals import fisher, hanley_mcneil
 from pipeline.settings.gates import DataChecks
 from pipeline.settings.image_data import facts
+from pipeline.settings.names import shortened
 
 BLOCK = 16_384
 KIND = "hashes"  # of what is kept
@@ -126,6 +127,20 @@ def leaks(
                 f"at most {checks.max_column_auc:g}, or it knows what only the future knows",
                 f'{remedy}; accept it: annotation {{ tag: "leak: ignore" }} of {name} in the schema',
             )
+
+
+def missing_classes(files: Sequence[str], label: str, classes: Sequence[str]) -> Iterator[Finding]:
+    """Find classes of several that no row of train has; only enough of it is read to meet all."""
+    seen: set[int] = set()
+    for rows in (rows for file in files for rows in tfrecord_files.read(Unit(file, "tfrecord"), [label], BLOCK)):
+        values = scalars(rows.table.column(label)) if rows.table.num_columns else None
+        seen.update([] if values is None else pc.unique(values.drop_null()).to_pylist())
+        if seen.issuperset(range(len(classes))):
+            return
+    absent = [name for number, name in enumerate(classes) if number not in seen]
+    limit = "the model never answers a class that it has not seen"
+    remedy = "give train such rows, by data.split_by or more data; or take the class out of label.classes"
+    yield Finding("missing_class", "train", label, f"no row of {shortened(absent, SHOWN)}", limit, remedy)
 
 
 def column_auc(codes: np.ndarray, label: np.ndarray) -> tuple[float, float]:

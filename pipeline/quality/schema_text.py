@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import tensorflow_data_validation as tfdv
@@ -18,14 +18,18 @@ from pipeline.settings.notations import listed_values
 NEW = "# Accepted from the data; move it to where it belongs."
 
 
-def parse(schema_file: Path) -> schema_pb2.Schema:
-    """Read a schema; raise a UserError if the file is not one."""
+def parse(schema_file: Path, leave_out: Collection[str] = ()) -> schema_pb2.Schema:
+    """Read a schema, without some columns; raise a UserError if the file is not one."""
     try:
-        return text_format.Parse(schema_file.read_bytes(), schema_pb2.Schema())
+        schema = text_format.Parse(schema_file.read_bytes(), schema_pb2.Schema())
     except UnicodeDecodeError as error:
         raise UserError(f"{schema_file} is not a schema in text format: {error}; expected UTF-8") from error
     except text_format.ParseError as error:
         raise UserError(f"{schema_file} is not a schema in text format: line {first_line(error)[:300]}") from error
+    used = [feature for feature in schema.feature if feature.name not in leave_out]
+    del schema.feature[:]
+    schema.feature.extend(used)
+    return schema
 
 
 def to_text(message: schema_pb2.Schema) -> str:

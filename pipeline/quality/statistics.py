@@ -12,7 +12,7 @@ from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2, statistics_p
 from pipeline.quality.findings import Finding
 from pipeline.settings.gates import DataChecks
 from pipeline.settings.image_data import facts
-from pipeline.settings.names import TRAINING
+from pipeline.settings.names import TRAINING, how_to_leave_out
 from pipeline.settings.notations import listed_values
 
 Statistics: TypeAlias = statistics_pb2.DatasetFeatureStatisticsList
@@ -223,7 +223,7 @@ class _Translator:
                 value, same = text.top_values[0].value if text.top_values else "", text.unique == 1
             if same and self.rows > 1 and present(column) == self.rows:
                 tag, schema = 'annotation { tag: "constant: ignore" }', self.remedies.schema
-                remedy = f"accept it: {tag} of {name} in {schema}" if schema else "leave the column out"
+                remedy = f"accept it: {tag} of {name} in {schema}" if schema else how_to_leave_out(name)
                 limit = "a column that never changes teaches nothing"
                 yield Finding("constant", self.split, name, f"{value} in every row", limit, remedy)
 

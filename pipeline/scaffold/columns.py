@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pipeline.data import csv_files
 from pipeline.data.table import type_name
 from pipeline.errors import UserError, first_line
+from pipeline.settings.names import how_to_leave_out
 from pipeline.settings.notations import AMOUNTS, DATES, PLAIN_NUMBER, TIME_OF_DAY, is_time
 
 Role = Literal["category", "number", "code", "time", "amount", "text", "sequence", "none"]
@@ -62,7 +63,7 @@ def describe(name: str, values: pa.ChunkedArray, *, from_text: bool) -> Column:
     try:
         return _described(name, values, from_text)
     except pa.ArrowInvalid as error:
-        raise UserError(f"column {name!r}: {first_line(error)}; correct it, or leave the column out") from error
+        raise UserError(f"column {name!r}: {first_line(error)}; correct it, or {how_to_leave_out(name)}") from error
 
 
 def _described(name: str, values: pa.ChunkedArray, from_text: bool) -> Column:

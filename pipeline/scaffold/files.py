@@ -162,7 +162,7 @@ def _config(name: str, data: str, table: Table, literal: Literal) -> str:
         more_names=["HashSplit"] if table.shares != SHARES[0] else [],
         images=False,
         shares=table.shares,
-        data=literal(data),
+        data=_data(data, table, literal),
         # With few rows, a longer search overfits the eval split.
         trials=4 if rows >= SMALL_SEARCH else 3,
         epochs=min(60, max(5, math.ceil(STEPS * batch_size / (0.8 * rows)))),
@@ -170,6 +170,19 @@ def _config(name: str, data: str, table: Table, literal: Literal) -> str:
         places=max((column.places for column in table.features), default=0),
         slices=tuple_text(slices, literal),
     )
+
+
+def _data(path: str, table: Table, literal: Literal) -> list[str]:
+    """Return the arguments of ``Data``."""
+    arguments = [literal(path)]
+    if table.shares != SHARES[0]:
+        shares = ", ".join(f'"{split}": {share}' for split, share in table.shares.items())
+        arguments.append(f"split_by=HashSplit(shares={{{shares}}})")
+    if table.leave_out:
+        arguments.append(f"leave_out={tuple_text(table.leave_out, literal, 19)}")
+    if table.repeated:
+        arguments.append(f"max_bad_rows={table.max_bad_rows}")
+    return arguments
 
 
 def render_config(
@@ -192,6 +205,7 @@ def render_config(
         zero_or_one=label.classes == ("0", "1"),
         two=len(label.classes) == 2,
         weight=weight,
+        spellings=mapping_text(label.spellings, literal) if label.spellings else "",
         classes=tuple_text(label.classes, literal, len(f"    label=Label({literal(label.name)}, classes={weight}),")),
         gate=gate,
         why=why,
@@ -251,6 +265,12 @@ def summary(table: Table) -> Iterator[tuple[str, str]]:
     out = [f"{column.name} ({column.left_out})" for column in table.columns if column.left_out]
     if out:
         yield "left out", shortened(out, 12)
+    if table.label_note:
+        yield "note", f"{table.label.name}: {table.label_note}; see spellings in the config"
+    if table.repeated:
+        first = f"the first in {table.repeated[0].file}, row {table.repeated[0].row}"
+        rows = "1 row repeats" if len(table.repeated) == 1 else f"{len(table.repeated):,} rows repeat"
+        yield "note", f"{rows} the header, {first}; max_bad_rows leaves them out"
     notes = [f"{column.name} ({column.note})" for column in table.features if column.note]
     if notes:
         yield "note", shortened(notes, 12)

@@ -100,6 +100,8 @@ def schema_text(pictures: Pictures) -> str:
 def summary(pictures: Pictures) -> Iterator[tuple[str, str]]:
     """Yield what was found: the kind, and a line."""
     yield "label", label_line(pictures.label, pictures.values)
+    if pictures.note:
+        yield "note", f"{pictures.label.name}: {pictures.note}; see spellings in the config"
     low, middle, high = np.quantile(pictures.sizes, [0, 0.5, 1], axis=0, method="nearest").astype(int)
     same = (low == high).all()
     size = f"{low[0]} x {low[1]}" if same else f"{low[0]} x {low[1]} to {high[0]} x {high[1]}"

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from PIL import Image
 
+from pipeline.data import labels
 from pipeline.data.files import format_of
 from pipeline.data.image_checks import BadImage, facts_of
 from pipeline.errors import UserError
@@ -38,6 +39,7 @@ class Pictures:
 
     label: Label
     values: np.ndarray  # the label of each: numbers of classes, int64, or numbers, float64, [images]
+    note: str  # on spellings of classes
     column: str  # with the paths, of a table
     others: tuple[Column, ...]  # of a table
     nested: bool  # there are folders that are not classes
@@ -52,8 +54,8 @@ def look(path: Path, label_name: str | None, task: Task | None) -> Pictures:
     """Find images in a folder of classes, or by a table of paths relative to its folder; open some of them."""
     if path.is_dir():
         files, classes, splits = _by_folder(path)
-        kind: Task = "binary" if pc.count_distinct(classes).as_py() == 2 else "multiclass"
-        label, values = label_of(label_name or LABEL, pa.chunked_array([classes]), task or kind)
+        kind: Task = "binary" if len(set(map(labels.folded, pc.unique(classes).to_pylist()))) == 2 else "multiclass"
+        label, values, note = label_of(label_name or LABEL, pa.chunked_array([classes]), task or kind)
         column = Images().column
         others: tuple[Column, ...] = ()
         nested = len({os.path.dirname(file) for file in files}) > max(1, len(splits)) * len(label.classes)
@@ -65,6 +67,8 @@ def look(path: Path, label_name: str | None, task: Task | None) -> Pictures:
         if not label_name:
             raise UserError(f"{path} is a table; say which of its columns is to be predicted with --label COLUMN")
         read = read_columns(Data(str(path)), label_name)
+        if read.repeated:
+            raise UserError(f"{read.repeated[0]}; leave this row out")
         columns = read.by_name
         column = _column_of_paths(path, columns, label_name)
         paths = columns[column]
@@ -72,7 +76,7 @@ def look(path: Path, label_name: str | None, task: Task | None) -> Pictures:
             row = pc.index(pc.is_null(pa.concat_arrays(paths.chunks)), True).as_py() + 1
             raise UserError(f"{path}, row {row}: no path in {column!r}; every row needs one")
         files = [str(path.parent / name) for name in paths.to_pylist()]
-        label, values = label_of(label_name, columns[label_name], task)
+        label, values, note = label_of(label_name, columns[label_name], task)
         others = tuple(
             describe(name, values, from_text=read.format == "csv")
             for name, values in columns.items()
@@ -82,7 +86,7 @@ def look(path: Path, label_name: str | None, task: Task | None) -> Pictures:
     if len(files) < FEWEST_ROWS:
         raise UserError(f"{path} has {len(files):,} images; expected at least {FEWEST_ROWS} to train, choose and test")
     shares = SHARES[1 if len(files) < SMALL else 0]
-    return Pictures(label, values, column, others, nested, splits, shares, *_opened(files))
+    return Pictures(label, values, note, column, others, nested, splits, shares, *_opened(files))
 
 
 def _by_folder(folder: Path) -> tuple[list[str], pa.Array, dict[str, str]]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ from pipeline.data import labels
 from pipeline.data.table import one_array
 from pipeline.errors import UserError
 from pipeline.settings.config import Label
+from pipeline.settings.names import shortened
 from pipeline.settings.notations import AMOUNTS, is_amount
 from pipeline.settings.tasks import Task
 
@@ -20,8 +22,16 @@ MOST_CLASSES = 100
 CLASSES_OF_NUMBERS = 10
 
 
-def label_of(name: str, column: pa.ChunkedArray, task: Task | None) -> tuple[Label, np.ndarray]:
-    """Infer the label; return it with its values: numbers of classes, int64, or numbers, float64, [rows]."""
+class LabelColumn(NamedTuple):
+    """An inferred label."""
+
+    label: Label
+    values: np.ndarray  # numbers of classes, int64, or numbers, float64, [rows]
+    note: str = ""  # on words that are read as another spelling of a class
+
+
+def label_of(name: str, column: pa.ChunkedArray, task: Task | None) -> LabelColumn:
+    """Infer the label."""
     array = one_array(column)
     missing = array.null_count
     if missing:
@@ -34,11 +44,16 @@ def label_of(name: str, column: pa.ChunkedArray, task: Task | None) -> tuple[Lab
     if numbers is not None and not np.isfinite(numbers).all():
         raise UserError(f"the label {name!r} is {numbers[~np.isfinite(numbers)][0]} in some rows; expected numbers")
     words = _words(array)
+    spellings = _spellings(words) if numbers is None else {}
+    if spellings:
+        found = pc.index_in(words, pa.array(list(spellings), words.type))
+        words = pc.coalesce(pa.array(list(spellings.values()), words.type).take(found), words)
     counts = sorted(((item["values"], item["counts"]) for item in pc.value_counts(words).to_pylist()), key=_in_order)
     if len(counts) == 1:
+        also = "".join(f" or {word!r}" for word in spellings)
         raise UserError(
-            f"the label {name!r} is {counts[0][0]!r} in all of {len(array):,} rows; a model learns from labels that "
-            "differ"
+            f"the label {name!r} is {counts[0][0]!r}{also} in all of {len(array):,} rows; a model learns from labels "
+            "that differ"
         )
     if task is None:
         few = len(counts) <= CLASSES_OF_NUMBERS and numbers is not None and bool((numbers == np.floor(numbers)).all())
@@ -48,7 +63,7 @@ def label_of(name: str, column: pa.ChunkedArray, task: Task | None) -> tuple[Lab
             raise UserError(
                 f"the label {name!r} is text such as {counts[0][0]!r}; regression expects numbers{_of_amounts(counts)}"
             )
-        return Label(name, classes=()), numbers
+        return LabelColumn(Label(name, classes=()), numbers)
     if (task == "binary") != (len(counts) == 2):
         raise UserError(f"the label {name!r} has {len(counts):,} different values, and --task {task} was asked for")
     if len(counts) > MOST_CLASSES:
@@ -63,8 +78,34 @@ def label_of(name: str, column: pa.ChunkedArray, task: Task | None) -> tuple[Lab
             f"the label {name!r} has too few rows of {listed}; each class needs at least {ROWS_OF_A_CLASS}, for train, "
             "eval and test: leave these rows out, or give them to another class"
         )
-    label = Label(name, classes=tuple(word for word, _ in counts))
-    return label, np.asarray(labels.encode(words, label.numbers)[0])
+    label = Label(name, classes=tuple(word for word, _ in counts), spellings=spellings)
+    return LabelColumn(label, np.asarray(labels.encode(words, label.numbers)[0]), _note(array, label))
+
+
+def _spellings(words: pa.Array) -> dict[str, str]:
+    """Return the words that differ from a more frequent one only in case or spaces, with that word.
+
+    More than two single letters are different classes, as of handwriting.
+    """
+    by_meaning: dict[str, list[str]] = {}
+    for item in sorted(pc.value_counts(words).to_pylist(), key=lambda item: (-item["counts"], item["values"])):
+        by_meaning.setdefault(labels.folded(item["values"]), []).append(item["values"])
+    if len(by_meaning) > 2 and all(len(meaning) == 1 for meaning in by_meaning):
+        return {}
+    return {word: first for first, *others in by_meaning.values() for word in others}
+
+
+def _note(array: pa.Array, label: Label) -> str:
+    """Return the words, as they stand in the data, that are read as another spelling of a class, with their rows."""
+    if not pa.types.is_string(array.type) and not pa.types.is_large_string(array.type):
+        return ""
+    read: dict[str, list[str]] = {}
+    for item in pc.value_counts(array).to_pylist():
+        word = item["values"].strip()
+        meant = label.spellings.get(word, word)
+        if item["values"] != meant:
+            read.setdefault(meant, []).append(f"{item['values']!r} ({item['counts']:,} rows)")
+    return "; ".join(f"{shortened(words, 8)} read as {meant!r}" for meant, words in read.items())
 
 
 def _in_order(word_and_count: tuple[str, int]) -> tuple[bool, float, str]:

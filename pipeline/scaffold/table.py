@@ -1,7 +1,7 @@
 """Read a table: typed rows, the label, the columns, and the splits that a run will assign them to."""
 
 import dataclasses
-import difflib
+import math
 import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,16 +11,17 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.data import csv_files, labels, shards, splits
+from pipeline.data.csv_rows import REPEATED_HEADER
 from pipeline.data.examples import as_lists, serialize
 from pipeline.data.location import find_files
-from pipeline.data.table import Rows, Unit
-from pipeline.errors import UserError
+from pipeline.data.table import BadRow, Rows, Unit
+from pipeline.errors import UserError, first_line
 from pipeline.quality.rows import SAMPLE, leaks
 from pipeline.scaffold.columns import Column, describe, without_too_many_codes
 from pipeline.scaffold.labels import label_of
 from pipeline.settings.config import SPLITS, Data, HashSplit, Label
 from pipeline.settings.gates import DataChecks
-from pipeline.settings.names import shortened
+from pipeline.settings.names import did_you_mean, how_to_leave_out, shortened
 from pipeline.settings.tasks import Task
 
 # Rows that are read; the run itself reads all.
@@ -42,6 +43,16 @@ class Table:
     whole: bool  # all rows were read
     shares: Mapping[str, int]  # of the splits
     places: np.ndarray  # the split of each row as its place in SPLITS, int64 [rows]
+    leave_out: tuple[str, ...] = ()  # columns that were not read
+    repeated: tuple[BadRow, ...] = ()  # headers among the rows, which were not read
+    label_note: str = ""  # on spellings of classes
+
+    @property
+    def max_bad_rows(self) -> float:
+        """Return the share of bad rows that the run must allow, rounded up."""
+        share = len(self.repeated) / (self.rows.num_rows + len(self.repeated))
+        digit = 10.0 ** math.floor(math.log10(share)) if share else 1.0
+        return float(f"{math.ceil(share / digit) * digit:.1g}")
 
     def split(self, name: str) -> pa.Table:
         """Return the rows of a split."""
@@ -67,20 +78,20 @@ class Read(NamedTuple):
     scans: list[shards.FileScan]
     by_name: dict[str, pa.ChunkedArray]
     whole: bool  # all rows were read
+    repeated: tuple[BadRow, ...]  # headers among the rows
 
 
-def look(
-    data: Data, label_name: str, task: Task | None, leave_out: Collection[str] = (), weight: str | None = None
-) -> Table:
+def look(data: Data, label_name: str, task: Task | None, weight: str | None = None) -> Table:
     """Read a table and infer label and columns; ``weight`` names the column of how much each row counts."""
+    if weight in data.leave_out:
+        raise UserError(f"the column {weight!r} is the weight, which is no input of the model; it cannot be left out")
     read = read_columns(data, label_name)
     names, count = list(read.by_name), len(read.by_name[label_name])
-    _check_named(leave_out, names, label_name)
-    if weight and (weight not in names or weight in leave_out):
-        hint = " to leave out: it is no input of the model" if weight in names else _suggestion(weight, names)
+    if weight and weight not in names:
+        hint = did_you_mean(weight, names)
         raise UserError(f"no column {weight!r}{hint}; --weight names one of how much each row counts")
 
-    label, values = label_of(label_name, read.by_name[label_name], task)
+    label, values, label_note = label_of(label_name, read.by_name[label_name], task)
     label = dataclasses.replace(label, weight=weight)
     columns = without_too_many_codes(
         [
@@ -89,13 +100,11 @@ def look(
             if name not in (label_name, weight)
         ]
     )
-    for at, column in enumerate(columns):
-        if column.name in leave_out:
-            columns[at] = Column(column.name, column.type, distinct=column.distinct, left_out="as asked for")
     if all(column.left_out for column in columns):
         reasons = "; ".join(f"{column.name}: {column.left_out}" for column in columns[:30])
         raise UserError(f"{data.path} has no column to predict {label_name!r} by: {reasons}")
     types = {column.name: column.type for column in columns}
+    columns += [Column(name, csv_files.NOTHING, left_out="as requested") for name in data.leave_out]
     table = pa.concat_tables(_typed(read, types, label), promote_options="default")
     encoded = pa.array(values, pa.float32() if label.task == "regression" else pa.int64())
     offsets = pa.array(np.arange(count + 1, dtype=np.int32))
@@ -103,7 +112,9 @@ def look(
     table = table.append_column(label_name, lists)
     table = table.select(sorted(table.column_names))
     shares, places = _assign(table, label, values)
-    found = Table(table, label, values, tuple(columns), read.whole, shares, places)
+    found = Table(
+        table, label, values, tuple(columns), read.whole, shares, places, data.leave_out, read.repeated, label_note
+    )
     for place, split in enumerate(SPLITS):
         if found.weights is not None and not found.weights[places == place].any():
             raise UserError(f"the weight {weight!r} is 0 in every row of the {split} split; give rows that count")
@@ -115,22 +126,32 @@ def read_columns(data: Data, label: str) -> Read:
     found = find_files(data)
     if found.format == "tfrecord":
         raise UserError("pipeline new reads CSV and Parquet files; for TFRecords copy configs/flights.py and edit it")
-    scans = _scan(found.all, found.format, label)
+    if label in data.leave_out:
+        raise UserError(f"the column {label!r} is the label, and cannot be left out")
+    scans = _scan(found.all, found.format, label, data)
     batches, whole = _read(scans)
     count = sum(len(rows.table) for rows, _ in batches)
     if count < FEWEST_ROWS:
         raise UserError(f"{data.path} has {count:,} rows; expected at least {FEWEST_ROWS} to train, choose and test by")
 
     def values_of(name: str) -> pa.ChunkedArray:
-        return pa.chunked_array([chunk for rows, _ in batches for chunk in rows.table.column(name).chunks])
+        parts = [rows.table.select([name]) for rows, _ in batches]
+        try:
+            return pa.concat_tables(parts, promote_options="permissive").column(name)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise UserError(f"column {name!r}: {first_line(error)}; or {how_to_leave_out(name)}") from error
 
     by_name = {name: values_of(name) for name in batches[0][0].table.column_names}
-    return Read(found.format, scans, by_name, whole)
+    return Read(found.format, scans, by_name, whole, tuple(row for rows, _ in batches for row in rows.bad))
 
 
 def check_leaks(table: Table, keep: Collection[str]) -> None:
     """Refuse columns that contain a leaked label, by the rows and the rule of the run itself."""
-    _check_named(keep, table.rows.column_names, table.label.name)
+    for name in keep:
+        if name == table.label.name:
+            raise UserError(f"the column {name!r} is the label, which is no input of the model; it cannot be kept")
+        if name not in table.rows.column_names:
+            raise UserError(f"no column {name!r} to keep{did_you_mean(name, table.rows.column_names)}")
     usable = {column.name for column in table.features} - set(keep)
     names = [name for name in table.rows.column_names if name in usable or name == table.label.name]
     sample = pa.concat_tables([table.split(split).select(names).slice(0, SAMPLE) for split in ("train", "eval")])
@@ -146,9 +167,10 @@ def check_leaks(table: Table, keep: Collection[str]) -> None:
     )
 
 
-def _scan(files: tuple[str, ...], format: str, label: str) -> list[shards.FileScan]:
+def _scan(files: tuple[str, ...], format: str, label: str, data: Data) -> list[shards.FileScan]:
     """Scan every file; a column of a CSV file is read as text, until all of it is known."""
-    job = shards.Job(tuple(("all", file) for file in files), format, output_splits=(), uri="")
+    pairs = tuple(("all", file) for file in files)
+    job = shards.Job(pairs, format, output_splits=(), uri="", leave_out=data.leave_out)
     scans = []
     for split, file in job.files:
         known = dict.fromkeys(csv_files.read_header(file), csv_files.TEXT) if format == "csv" else {}
@@ -157,12 +179,14 @@ def _scan(files: tuple[str, ...], format: str, label: str) -> list[shards.FileSc
             raise UserError(scan.problem)
         _check_columns(file, list(scan.types), label)
         scans.append(scan)
+    shards.check_left_out(data.leave_out, {name for scan in scans for name in scan.types}, data.path)
     shards.merge_types([(scan.file, scan.types) for scan in scans], job)
-    return scans
+    used = [{name: kind for name, kind in scan.types.items() if name not in data.leave_out} for scan in scans]
+    return [dataclasses.replace(scan, types=types) for scan, types in zip(scans, used, strict=True)]
 
 
 def _read(scans: list[shards.FileScan]) -> tuple[list[tuple[Rows, str]], bool]:
-    """Read the rows with their files; return also whether these are all."""
+    """Read the rows with their files; return also whether these are all. Only headers may be among the bad rows."""
     batches: list[tuple[Rows, str]] = []
     count = 0
     for scan in scans:
@@ -170,9 +194,10 @@ def _read(scans: list[shards.FileScan]) -> tuple[list[tuple[Rows, str]], bool]:
             if count >= MOST_ROWS:
                 return batches, False
             for rows in shards.read(unit, scan.types):
-                if rows.bad:
-                    raise UserError(f"{rows.bad[0]}; correct it, or leave this row out")
-                if len(rows.table):
+                for row in rows.bad:
+                    if row.reason != REPEATED_HEADER:
+                        raise UserError(f"{row}; correct it, or leave this row out")
+                if len(rows.table) or rows.bad:
                     batches.append((rows, scan.file))
                     count += len(rows.table)
     return batches, True
@@ -186,7 +211,8 @@ def _typed(read: Read, types: Mapping[str, str], label: Label) -> Iterator[pa.Ta
     ]
     for rows, file in _read(scans)[0]:
         if label.weight:
-            rows = labels.with_weights(rows, label.weight, Unit(file, read.format))
+            good = dataclasses.replace(rows, bad=[])
+            rows = labels.with_weights(good, label.weight, Unit(file, read.format))
             if rows.bad:
                 raise UserError(f"{rows.bad[0]}; correct it, or leave this row out")
         table = rows.table.drop_columns(label.name)
@@ -217,8 +243,9 @@ def _lacking(places: np.ndarray, label: Label, values: np.ndarray) -> str:
         mine = values[places == place]
         if not len(mine):
             return f"the {split} split would have none"
-        if label.task == "binary" and len(np.unique(mine)) < 2:
-            return f"the {split} split would have none of {label.classes[1 - int(mine[0])]!r}"
+        absent = np.setdiff1d(range(len(label.classes)), mine)
+        if len(absent) and (label.task == "binary" or split == "train"):
+            return f"the {split} split would have none of {label.classes[absent[0]]!r}"
         if label.task == "regression" and len(np.unique(mine)) < 2:
             return f"{label.name!r} would be the same in all rows of the {split} split"
     return ""
@@ -228,25 +255,11 @@ def _check_columns(file: str, names: list[str], label: str) -> None:
     if len(names) == 1:
         raise UserError(
             f"{file} has one column, {names[0]!r}; expected the label and at least one to predict it by"
-            f"{csv_files.separator_hint(names, [label])}"
+            f"{csv_files.column_hint(file, names, [label])}"
         )
     if not names:
         raise UserError(f"{file} is empty; expected a header with the names of the columns, and rows")
     if label not in names:
-        separator = csv_files.separator_hint(names, [label])
-        hint = f"{separator}." if separator else f"{csv_files.header_hint(names)}{_suggestion(label, names) or '.'}"
+        reason = csv_files.column_hint(file, names, [label])
+        hint = f"{reason}." if reason else did_you_mean(label, names) or "."
         raise UserError(f"{file} has no column {label!r}, the label{hint} It has {shortened(names)}")
-
-
-def _check_named(wanted: Collection[str], names: list[str], label: str) -> None:
-    """Refuse columns to leave out or to keep that are not there, or are the label."""
-    for name in wanted:
-        if name == label:
-            raise UserError(f"the column {name!r} is the label, and can be neither left out nor kept")
-        if name not in names:
-            raise UserError(f"no column {name!r} to leave out or to keep{_suggestion(name, names)}")
-
-
-def _suggestion(name: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(name, names, 1, 0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""

@@ -34,6 +34,13 @@ Megabytes = Annotated[int, whole(1, 1_024)]
 Name = Annotated[
     str, text('lower-case letters, digits, "_" or "-", from a letter on, at most 49', r"[a-z][a-z0-9_-]{0,48}")
 ]
+Columns = Annotated[
+    tuple[str, ...],
+    Rule(
+        'a tuple of names of columns, such as ("id",)',
+        lambda value: isinstance(value, (tuple, list)) and all(isinstance(name, str) and name for name in value),
+    ),
+]
 SPLITS = ("train", "eval", "test")
 BIGQUERY = "bigquery://"
 
@@ -94,6 +101,7 @@ class Data:
         last_spans: How many of the newest spans are read, where patterns hold "{SPAN}"; None: all.
         until_span: Number of the newest span that counts; None: all count.
         test_newest: The newest span is the test split, and the others are train and eval by their shares.
+        leave_out: Columns that are not read, whatever they hold; a file may lack them.
         max_bad_rows: Share of CSV rows and of images that may be bad; these are skipped, counted and listed in a file.
         prepare: Script that writes ``path`` when it does not exist, called with ``--output path``.
         images: The rows are images, with these limits; None: they are rows of tables.
@@ -108,6 +116,7 @@ class Data:
     last_spans: Count | None = 1
     until_span: int | None = None
     test_newest: bool = False
+    leave_out: Columns = ()
     max_bad_rows: Share = 0.0
     prepare: str | None = None
     images: Images | None = None
@@ -115,6 +124,10 @@ class Data:
 
     def __post_init__(self) -> None:
         check_settings("data.", self)
+        if not self.splits:
+            self.check_is_read(self.split_by.column, "data.split_by")
+        if self.images:
+            self.check_is_read(self.images.column, "data.images")
         if self.splits and set(self.splits) != set(SPLITS):
             raise ConfigError(
                 f"data.splits must name exactly train, eval and test, got {listed(self.splits)}; "
@@ -146,6 +159,11 @@ class Data:
         if self.path.startswith(BIGQUERY) and not re.fullmatch(r"[\w:.-]+\.\w+\.[\w-]+", self.path[len(BIGQUERY) :]):
             raise ConfigError(f"data.path must be bigquery://project.dataset.table, got {self.path!r}")
 
+    def check_is_read(self, column: str | None, what: str) -> None:
+        """Raise ConfigError if a column that another setting needs is in ``leave_out``."""
+        if column in self.leave_out:
+            raise ConfigError(f"data.leave_out names {column!r}, which {what} needs; take it out of one of them")
+
     @property
     def has_spans(self) -> bool:
         """Return whether the files are of numbered spans."""
@@ -173,11 +191,13 @@ class Label:
             Empty: the label is a number.
         weight: Column of how much each row counts in loss, metrics and gates, 0 or more, which is no input of the
             model; None: all count the same.
+        spellings: Class by another word for it in the data, such as ``{"Yes": "yes", "y": "yes"}``.
     """
 
     name: str
     classes: tuple[str, ...] = ("0", "1")
     weight: str | None = None
+    spellings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         classes = self.classes
@@ -188,6 +208,12 @@ class Label:
             )
         if self.weight is not None and (not isinstance(self.weight, str) or self.weight in ("", self.name)):
             raise ConfigError(f"label.weight must be a column other than the label, or None, got {self.weight!r}")
+        for word, meant in self.spellings.items():
+            if meant not in classes or word in classes:
+                raise ConfigError(
+                    f"label.spellings must map words that are no class to one of {', '.join(classes) or 'no classes'}, "
+                    f"got {word!r}: {meant!r}"
+                )
 
     @property
     def task(self) -> Task:
@@ -198,16 +224,18 @@ class Label:
     def numbers(self) -> dict[str, int]:
         """Return the number of a class, from 0, by each word or number that stands for it in the data."""
         words = {word: number for number, word in enumerate(self.classes)}
+        others = {word.strip(): words[meant] for word, meant in self.spellings.items()}
         if any(re.fullmatch(r"[+-]?[0-9]+", word) for word in words):
-            return words
-        return {**words, **{str(number): number for number in range(len(words))}}
+            return {**words, **others}
+        return {**words, **{str(number): number for number in range(len(words))}, **others}
 
     @property
     def csv_type(self) -> str:
         """Return the type with which the column is read from a CSV file, regardless of its values."""
         if self.task == "regression":
             return "floats"
-        return "integers" if all(word == str(number) for number, word in enumerate(self.classes)) else "text"
+        places = all(word == str(number) for number, word in enumerate(self.classes))
+        return "integers" if places and not self.spellings else "text"
 
 
 @dataclass(frozen=True)
@@ -256,6 +284,10 @@ class PipelineConfig:
 
     def __post_init__(self) -> None:
         check_settings("", self)
+        self.data.check_is_read(self.label.name, "label.name")
+        self.data.check_is_read(self.label.weight, "label.weight")
+        for column in self.evaluation.sliced_by:
+            self.data.check_is_read(column, "evaluation")
         task = TASKS[self.label.task]
         if self.training.class_weight and not self.label.classes:
             raise ConfigError("training.class_weight is for a label of classes; of a label of a number leave it out")

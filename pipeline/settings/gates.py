@@ -20,6 +20,7 @@ FINDINGS: dict[str, Severity] = {
     "value_count": "stop",  # values per row
     "label": "stop",  # a label outside the classes
     "label_share": "stop",
+    "missing_class": "warn",  # one of several classes has no row in train
     "weight": "stop",  # a weight that is missing, negative or not finite, or 0 in every row
     "skew": "stop",  # eval or test against train, past the schema's skew_comparator
     "drift": "stop",  # against the data of the model pushed last, past the schema's drift_comparator

@@ -1,7 +1,9 @@
 """Names that several rooms share, and names of columns as TensorFlow, Keras, files and messages take them."""
 
+import difflib
 import keyword
 import re
+import shlex
 from collections.abc import Iterable
 
 # Environments of a schema: of the data, and of requests, which lack the label.
@@ -43,6 +45,21 @@ def shortened(names: Iterable[str], most: int = 30) -> str:
     """Return names for the end of a message: no more than ``most``, and the number of the others."""
     listed = list(names)
     return ", ".join(listed if len(listed) <= most else [*listed[:most], f"and {len(listed) - most} more"])
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return the end of a message with the name that is most like one that does not exist, or ""."""
+    names = list(names)
+    same = [other for other in names if other.strip().casefold() == name.strip().casefold()]
+    near = same or difflib.get_close_matches(name[:100], names, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def how_to_leave_out(*columns: str) -> str:
+    """Return the remedy for columns that no step can use."""
+    noun = "the column" if len(columns) == 1 else "these columns"
+    flags = " ".join(f"--leave-out {shlex.quote(column)}" for column in columns)
+    return f"leave {noun} out: Data(leave_out={columns!r}), or new {flags}"
 
 
 def _is_plain(name: str) -> bool:

@@ -107,6 +107,16 @@ def test_the_difference_is_shown_column_by_column(output, schema_command):
     assert "accept carrier origin dest seats temp extra --schema" in answer.stdout
 
 
+def test_a_column_that_the_config_leaves_out_is_no_difference(output, tmp_path, schema_command):
+    config = tmp_path / "config.py"
+    text = (ROOT / "configs/flights.py").read_text()
+    change = 'CONFIG = replace(CONFIG, data=replace(CONFIG.data, leave_out=("dest",)))'
+    config.write_text(f"from dataclasses import replace\n{text}\n{change}\n")
+    lines = schema_command("diff", "--output", output, "--config", config).stdout.splitlines()
+    assert "carrier" in lines
+    assert "dest" not in lines
+
+
 def test_accepting_changes_these_columns_and_leaves_the_rest_of_the_file_as_it_is(output, tmp_path, schema_command):
     copy = tmp_path / "schema.pbtxt"
     copy.write_text(REVIEWED.read_text())

@@ -55,6 +55,7 @@ def run(
                 "label": label.name if label else "",
                 "classes": dict(label.numbers) if label else {},
                 "weight": label.weight if label else None,
+                "leave_out": data.leave_out,
                 "images": dataclasses.asdict(data.images) if data.images else None,
                 "shard_mb": data.shard_mb,
             }

@@ -34,6 +34,8 @@ def problem(tmp_path: Path) -> Callable[..., str]:
             time_column=data.split_by.column if isinstance(data.split_by, TimeSplit) else None,
             types=types or {},
             max_bad_rows=data.max_bad_rows,
+            leave_out=data.leave_out,
+            folder=str(path),
             uri=str(tmp_path / "examples"),
         )
         scans = [shards.scan(one, job) for one in job.files]
@@ -97,7 +99,8 @@ def test_headers_that_differ_are_refused_with_both_files_and_another_order_is_no
     (folder / "3.csv").write_text("a,c\n" + rows())
     assert problem(folder) == (
         f"{folder}/1.csv and {folder}/3.csv have different columns: {folder}/1.csv has 'b' more and {folder}/3.csv has "
-        "'c' more; expected the same columns in every file"
+        "'c' more; expected the same columns in every file, or leave these columns out: Data(leave_out=('b', 'c')), or "
+        "new --leave-out b --leave-out c"
     )
 
 
@@ -215,3 +218,55 @@ def test_the_executor_raises_the_problem_as_one_line(folder, tmp_path):
     (folder / "some.csv").write_text("a,b\n1\n" + rows())
     with pytest.raises(UserError, match=r"^.*/some.csv, row 1: found 1 fields, expected 2\. 1 of 201 rows are bad"):
         run(Data(str(folder)), tmp_path / "out")
+
+
+NOT_FOR_AN_EXAMPLE = {
+    "structs": pa.array([{"x": i} for i in range(200)]),
+    "maps": pa.array([[("x", i)] for i in range(200)], pa.map_(pa.string(), pa.int64())),
+    "lists of lists": pa.array([[[i]] for i in range(200)]),
+    "lists with nulls": pa.array([[i, None] for i in range(200)]),
+    "uint64": pa.array([2**64 - 1 - i for i in range(200)], pa.uint64()),
+}
+
+
+@pytest.mark.parametrize("kind", list(NOT_FOR_AN_EXAMPLE))
+def test_a_column_that_no_example_can_hold_is_refused_and_may_be_left_out(folder, problem, kind):
+    table = pa.table({"a": range(200), "odd one": NOT_FOR_AN_EXAMPLE[kind]})
+    pq.write_table(table, folder / "some.parquet")
+    remedy = "leave the column out: Data(leave_out=('odd one',)), or new --leave-out 'odd one'"
+    assert problem(folder).endswith(remedy)
+    assert problem(folder, Data(str(folder), leave_out=("odd one",))) == ""
+
+
+def test_columns_that_differ_between_files_may_be_left_out(folder, problem):
+    (folder / "one.csv").write_text("a,b\n" + rows())
+    (folder / "two.csv").write_text("a,c\n" + rows())
+    assert problem(folder, Data(str(folder), leave_out=("b", "c"))) == ""
+    (folder / "two.csv").write_text("a,b\n" + "".join(f"x{i},{i}\n" for i in range(200)))
+    assert "two.csv; expected one type in every file" in problem(folder)
+    assert problem(folder, Data(str(folder), leave_out=("b",))).endswith("new --leave-out a")
+    assert "wrong" not in problem(folder, Data(str(folder), leave_out=("a",)), {"b": "text"})
+
+
+@pytest.mark.parametrize("format", ["csv", "tfrecord"])
+def test_examples_lack_a_column_that_is_left_out_and_one_that_no_file_has_is_named(folder, problem, tmp_path, format):
+    (folder / "some.csv").write_text("a,b\n" + rows())
+    if format == "tfrecord":
+        run(Data(str(folder)), tmp_path / "first")
+        folder = tmp_path / "first"
+    pattern = "*" if format == "csv" else "Split-*/*"
+    run(Data(str(folder), files=pattern, leave_out=("b",)), tmp_path / "out")
+    assert {name for one in records(tmp_path / "out") for name in values(one)} == {"a"}
+    assert "has no column 'A', which data.leave_out names; it has a, b; did you mean 'a'?" in problem(
+        folder, Data(str(folder), files=pattern, leave_out=("A",))
+    )
+
+
+def test_a_repeated_header_is_a_bad_row_in_any_file_and_may_be_left_out(folder, problem):
+    (folder / "a.csv").write_text("a,b\n" + rows())
+    with gzip.open(folder / "b.csv.gz", "wt") as stream:
+        stream.write("a,b\n" + rows(50) + "\n" + "a,b\n" + rows(50))
+    said = problem(folder)
+    assert said.startswith(f"{folder}/b.csv.gz, row 51: repeats the header")
+    assert "1 of 301 rows are bad" in said
+    assert problem(folder, Data(str(folder), max_bad_rows=0.01)) == ""

@@ -146,6 +146,40 @@ def test_a_quote_that_is_never_closed_is_given_up_after_a_row_of_megabytes(writt
     assert [row.row for row in bad] == [1]
 
 
+@pytest.mark.parametrize(
+    "again",
+    ["mass,kind", '"mass","kind"', " mass , kind", "\ufeffmass,kind", "\n\nmass,kind", 'mass, "kind"', "mass,kind\r"],
+)
+def test_a_header_that_is_repeated_is_a_bad_row(written, again):
+    types, columns, bad = read(written(f"mass,kind\n1,x\n{again}\n2,y\n{again}"))
+    assert types == {"mass": "integers", "kind": "text"}
+    assert columns == {"mass": [1, 2], "kind": ["x", "y"]}
+    assert [(row.row, row.reason) for row in bad] == [(2, csv_rows.REPEATED_HEADER), (4, csv_rows.REPEATED_HEADER)]
+
+
+@pytest.mark.parametrize("header", ['"a ""b""",c', '"a, b",c', '"a\nb",c', "Größe,c"])
+def test_a_repeated_header_with_signs_that_need_quotes_is_a_bad_row(written, header):
+    _, columns, bad = read(written(f"{header}\n1,x\n{header}\n2,y\n"))
+    assert columns["c"] == ["x", "y"]
+    assert [row.row for row in bad] == [2]
+
+
+def test_a_row_with_some_names_of_columns_is_a_value(written):
+    _, columns, bad = read(written("a,b\na,x\nb,b\nab,\n"))
+    assert columns == {"a": ["a", "b", "ab"], "b": ["x", "b", None]}
+    assert bad == []
+
+
+def test_the_name_of_the_only_column_is_a_value_in_it(written):
+    assert read(written("word\none\nword\n"))[1:] == ({"word": ["one", "word"]}, [])
+
+
+def test_a_header_with_the_columns_in_another_order_is_refused(written):
+    file = written("mass,kind\n1,x\n\nkind,mass\ny,2\n")
+    with pytest.raises(UserError, match="row 2: the header again, with the columns in another order"):
+        read(file)
+
+
 def test_latin_1_bytes_are_named_with_row_and_field(written):
     file = written(b"a,b\n1,caf\xc3\xa9\n2,caf\xe9\n3,x\n")
     _, columns, bad = read(file)

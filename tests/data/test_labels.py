@@ -30,6 +30,13 @@ STARS = Label("stars", ("1", "2", "3"))
         (Label("paid", ("False", "True")), [1.0, 0.0, None], [1, 0, None], []),
         (Label("paid"), ["1.0", "True", "0"], [1, 1, 0], []),
         (Label("place", ("N", "S", "Y")), ["true"], [None], [0]),
+        (
+            Label("paid", ("no", "yes"), spellings={"Yes": "yes", "J": "yes"}),
+            ["Yes ", "J", "YES", "1"],
+            [1, 1, 1, 1],
+            [],
+        ),
+        (Label("paid", spellings={"yes": "1", "no": "0"}), ["yes", "no", "1"], [1, 0, 1], []),
         (SPECIES, pd.Categorical(["Gentoo", "Adelie"]), [2, 0], []),
     ],
 )
@@ -48,6 +55,12 @@ def test_a_csv_row_with_another_word_is_a_bad_one_and_a_parquet_row_ends_the_rea
     assert str(read.bad[0]) == f"some.csv, {message}"
     with pytest.raises(UserError, match=f"some.parquet, {message}"):
         labels.with_numbers(rows, "species", SPECIES.numbers, Unit("some.parquet", "parquet"))
+
+
+def test_another_spelling_of_a_class_is_refused_with_the_remedy():
+    rows = Rows(pa.table({"species": ["adelie"]}), np.array([7]))
+    read = labels.with_numbers(rows, "species", SPECIES.numbers, Unit("some.csv", "csv"))
+    assert read.bad[0].reason.endswith("; if it means 'Adelie': Label(..., spellings={'adelie': 'Adelie'})")
 
 
 def test_examples_hold_the_numbers(tmp_path):

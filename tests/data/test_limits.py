@@ -117,7 +117,7 @@ LARGE_LISTS = pa.LargeListArray.from_arrays(pa.array(EACH_ROW, pa.int64()), LARG
 LISTS = pa.ListArray.from_arrays(pa.array(EACH_ROW, pa.int32()), LARGE_TEXT)
 FIXED = pa.DictionaryArray.from_arrays(LARGE_TEXT.indices, pa.array([b"x" * 32_768], pa.binary(32_768)))
 BOMB = r"some.parquet: its [\d,]+ bytes hold more than [\d,]+ MB once decoded"
-NO_PLACE = r"some.parquet, column 'a': of type .*; expected integers, floats, .*; leave the column out, or write"
+NO_PLACE = r"some.parquet, column 'a': of type .*; expected integers, floats, .*; write its parts as separate"
 BOMBS = {
     "bytes of a fixed size": (FIXED, BOMB),
     "lists of bytes of a fixed size": (pa.ListArray.from_arrays(pa.array(EACH_ROW, pa.int32()), FIXED), BOMB),

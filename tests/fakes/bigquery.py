@@ -37,7 +37,7 @@ class BigQuery:
 
     def _tables_of(self, query: str) -> list[str]:
         self._require("bigquery.jobs.create", "project")
-        tables: list[str] = re.findall(r"`([^`]+)`", query)
+        tables: list[str] = re.findall(r"`([^`]+\.[^`]+)`", query)
         for table in tables:
             if table not in self._project.tables:
                 raise Refused(404, f"Not found: Table {table}")

@@ -132,6 +132,13 @@ def test_a_column_that_knows_the_label_is_found_whatever_its_type_and_order(flig
     assert found == {"minutes", "status", "inside_out", "mostly_missing"}
 
 
+def test_classes_without_a_row_in_train_are_found(write):
+    files = write("one", pd.DataFrame({"kind": [0, 2, 0]})) + write("other", pd.DataFrame({"kind": [2, 4]}))
+    (finding,) = rows.missing_classes(files, "kind", ("a", "b", "c", "d", "e"))
+    assert str(finding).startswith("kind in train: no row of b, d; ")
+    assert list(rows.missing_classes(files, "kind", ("a",))) == []
+
+
 def test_a_column_that_names_every_row_does_not_know_the_label(flights_of, write):
     found = leaking(
         flights_of,

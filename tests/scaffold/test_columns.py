@@ -15,7 +15,8 @@ from pipeline.errors import UserError
 from pipeline.scaffold import files
 from pipeline.scaffold.columns import Column
 from pipeline.scaffold.table import Table, check_leaks, look
-from pipeline.settings.config import SPLITS, Data
+from pipeline.settings.checks import read_settings
+from pipeline.settings.config import SPLITS, Data, PipelineConfig
 
 ROWS = 400
 
@@ -279,7 +280,7 @@ def test_a_number_that_is_nan_in_a_parquet_file_is_a_missing_one(tmp_path):
 
 
 def test_a_column_to_keep_that_is_not_there_is_refused_with_the_nearest(frame, tmp_path):
-    with pytest.raises(UserError, match="no column 'sise' to leave out or to keep; did you mean 'size'"):
+    with pytest.raises(UserError, match="no column 'sise' to keep; did you mean 'size'"):
         check_leaks(table_of(frame, tmp_path), ["sise"])
     with pytest.raises(UserError, match="the column 'bought' is the label"):
         check_leaks(table_of(frame, tmp_path), ["bought"])
@@ -347,3 +348,95 @@ def test_several_values_in_a_row_are_sequences_and_decimals_numbers_where_each_r
     lines = dict(files.summary(table))
     assert lines["sequences"] == "ids, tags"
     assert lines["numbers"] == "size, vector"
+
+
+def test_rows_that_repeat_the_header_are_left_out_with_a_note_and_the_run_may_leave_them_out(frame, tmp_path):
+    text = frame.to_csv(index=False)
+    (tmp_path / "some.csv").write_text(text + "\n" + text)
+    table = look(Data(str(tmp_path / "some.csv")), "bought", None)
+    assert table.label.classes == ("no", "yes")
+    assert table.rows.num_rows == 2 * ROWS
+    note = f"1 row repeats the header, the first in {tmp_path}/some.csv, row 401; max_bad_rows leaves them out"
+    assert ("note", note) in list(files.summary(table))
+    assert "        max_bad_rows=0.002,\n" in files.config_text("some", "some.csv", table)
+
+
+@pytest.mark.parametrize("kind", ["structs", "uint64", "two types"])
+def test_a_column_to_leave_out_is_neither_read_nor_in_the_schema(frame, tmp_path, kind):
+    (tmp_path / "data").mkdir()
+    columns = {
+        "structs": [{"x": 1}] * ROWS,
+        "uint64": pa.array([2**64 - 1] * ROWS, pa.uint64()),
+        "two types": ["x"] * ROWS,
+    }
+    written = pa.Table.from_pandas(frame)
+    pq.write_table(written.append_column("odd", pa.array(columns[kind])), tmp_path / "data/1.parquet")
+    pq.write_table(written.append_column("odd", pa.array(range(ROWS))), tmp_path / "data/2.parquet")
+    with pytest.raises(UserError, match="--leave-out odd"):
+        look(Data(str(tmp_path / "data")), "bought", None)
+    table = look(Data(str(tmp_path / "data"), leave_out=("odd",)), "bought", None)
+    assert table.rows.column_names == ["bought", "size"]
+    assert ("left out", "odd (as requested)") in list(files.summary(table))
+    assert '        leave_out=("odd",),\n' in files.config_text("some", "data", table)
+    assert "odd" not in files.schema_text(table, ())
+
+
+@pytest.mark.parametrize(
+    ("leave_out", "message"),
+    [
+        ("sizes", "no column 'sizes', which data.leave_out names; it has bought, size; did you mean 'size'"),
+        (" Size ", "did you mean 'size'"),
+        ("bought", "the column 'bought' is the label, and cannot be left out"),
+    ],
+)
+def test_a_column_to_leave_out_that_cannot_be_is_refused(frame, tmp_path, leave_out, message):
+    frame.to_csv(tmp_path / "some.csv", index=False)
+    with pytest.raises(UserError, match=message):
+        look(Data(str(tmp_path / "some.csv"), leave_out=(leave_out,)), "bought", None)
+
+
+@pytest.mark.parametrize(
+    ("before", "message"),
+    [
+        ("# from the shop", "Its line 2 looks like the header: delete the lines before it"),
+        ("# from the shop, 2026\n#\n", "Its line 4 looks like the header: delete the lines before it"),
+        ("Report of May\n", "Its line 3 looks like the header: delete the lines before it"),
+        ("sep=;", "Its line 2 looks like the header: delete the lines before it"),
+        ("sep=,", "Its first line looks like a comment or a title: delete the lines before the header"),
+        ("# of the shop,,", "has no name.* Its first line looks like a comment or a title: delete the lines before"),
+    ],
+)
+def test_lines_before_the_header_are_named(frame, tmp_path, before, message):
+    (tmp_path / "some.csv").write_text(f"{before}\n{frame.to_csv(index=False)}")
+    with pytest.raises(UserError, match=message):
+        look(Data(str(tmp_path / "some.csv")), "bought", None)
+
+
+@pytest.mark.parametrize("label", ["bought ", "Bought", "bougth"])
+def test_a_label_that_is_nearly_the_name_of_a_column_is_refused_with_it(frame, tmp_path, label):
+    frame.to_csv(tmp_path / "some.csv", index=False)
+    with pytest.raises(UserError, match="the label; did you mean 'bought'"):
+        look(Data(str(tmp_path / "some.csv")), label, None)
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+def test_spellings_of_a_class_are_one_class_with_a_note_and_in_the_config(frame, tmp_path, format):
+    frame["bought"] = (["yes", "no", "Yes", "NO", "yes ", "no", "yes", "no"] * ROWS)[:ROWS]
+    table = table_of(frame, tmp_path, format=format)
+    assert (table.label.classes, table.label.spellings) == (("no", "yes"), {"NO": "no", "Yes": "yes"})
+    assert table.values.tolist() == [1, 0] * (ROWS // 2)
+    (note,) = [line for kind, line in files.summary(table) if kind == "note"]
+    assert "'Yes' (50 rows), 'yes ' (50 rows) read as 'yes'" in note
+    assert "'NO' (50 rows) read as 'no'" in note
+    (tmp_path / "config.py").write_text(files.config_text("some", "some.csv", table))
+    assert read_settings(tmp_path / "config.py", "CONFIG", PipelineConfig).label == table.label
+
+
+def test_a_few_rows_of_another_spelling_are_no_rare_class_and_letters_are_different_classes(frame, tmp_path):
+    frame["bought"] = ["YES", *frame["bought"][1:]]
+    assert table_of(frame, tmp_path).label.classes == ("no", "yes")
+    frame["bought"] = ["yes", "Yes"] * (ROWS // 2)
+    with pytest.raises(UserError, match="the label 'bought' is 'Yes' or 'yes' in all of 400 rows"):
+        table_of(frame, tmp_path)
+    frame["bought"] = ([*"aAbBcC"] * ROWS)[:ROWS]
+    assert table_of(frame, tmp_path).label.classes == ("A", "B", "C", "a", "b", "c")

@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from pipeline.cli import predict
+from pipeline.cli import predict, predict_rows
 from pipeline.cli.printing import Terminal
 from pipeline.data.examples import feature
 from pipeline.errors import UserError
 from pipeline.model.export_format import CLASSES, INPUTS
 from pipeline.model.signatures import Model, load
 from pipeline.serving.app import describe
+from pipeline.settings.repository import find_root
 from tests.serving.conftest import DESCRIBED, ROWS, expected, save
 
 
@@ -51,8 +52,8 @@ def write(folder: Path, kind: str, rows: list[dict]) -> Path:
     return file
 
 
-def run(model: Model, data: Path, to: Path, *columns: str) -> list[dict]:
-    predict.predict(model, predict.find_files(str(data)), to, columns)
+def run(model: Model, data: Path, to: Path, *columns: str, max_bad_rows: float | None = None) -> list[dict]:
+    predict.predict(model, predict.find_files(str(data)), to, columns, max_bad_rows=max_bad_rows)
     if to.suffix == ".parquet":
         return pq.read_table(to).to_pylist()
     if to.suffix == ".csv":
@@ -106,7 +107,7 @@ def test_json_lines_have_no_more_digits_than_the_model(model, tmp_path):
 
 
 def test_the_files_of_a_folder_are_read_in_the_order_of_their_names_and_batch_by_batch(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(predict, "BATCH_ROWS", 2)
+    monkeypatch.setattr(predict_rows, "BATCH_ROWS", 2)
     for name, distance in (("b", 2_000), ("a", 1_000)):
         rows = [{"carrier": "UA", "distance": distance + number} for number in range(5)]
         (tmp_path / f"{name}.jsonl").write_text("\n\n".join(map(json.dumps, rows)))
@@ -162,11 +163,96 @@ def test_a_long_list_of_columns_stands_at_the_end_and_is_cut(model, tmp_path):
         run(model, data, tmp_path / "answers.csv", "id")
 
 
-def test_data_without_rows_and_a_place_that_cannot_be_written_are_refused(model, tmp_path):
-    data = tmp_path / "rows.csv"
-    data.write_text("carrier,distance\n")
-    with pytest.raises(UserError, match="no rows in"):
+@pytest.mark.parametrize("to", ["answers.csv", "answers.jsonl", "answers.parquet"])
+@pytest.mark.parametrize(
+    "data", ["none.csv", "header.csv", "none.csv.gz", "none.jsonl", "none.tfrecord", "none.parquet"]
+)
+def test_a_file_without_rows_gets_answers_without_rows(model, tmp_path, data, to):
+    file = tmp_path / data
+    file.write_text("carrier,distance\n" if data == "header.csv" else "")
+    if data == "none.parquet":
+        pq.write_table(pa.table({"carrier": pa.array([], pa.string()), "distance": pa.array([], pa.int64())}), file)
+    assert predict.predict(model, predict.find_files(str(file)), tmp_path / to, ["carrier"])[0] == 0
+    if to.endswith("parquet"):
+        schema = pq.read_schema(tmp_path / to)
+        assert [str(field.type) for field in schema] == ["string", "string", "float"]
+    if not to.endswith("jsonl"):
+        table = pq.read_table(tmp_path / to).to_pandas() if to.endswith("parquet") else pd.read_csv(tmp_path / to)
+        assert list(table.columns) == ["carrier", "label", "probability"]
+        assert len(table) == 0
+    assert run(model, write(tmp_path, "jsonl", ROWS), tmp_path / "again.jsonl")
+
+
+def test_an_empty_file_among_others_has_no_rows(model, tmp_path):
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data", "csv", ROWS)
+    (tmp_path / "data/a.csv").write_text("")
+    assert len(run(model, tmp_path / "data", tmp_path / "answers.csv")) == 3
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "tfrecord", "jsonl"])
+def test_rows_without_a_value_that_the_model_needs_have_no_answer_up_to_a_share(model, tmp_path, kind):
+    data = write(tmp_path, kind, [{**ROWS[0], "distance": None}, *ROWS, {**ROWS[0], "carrier": None}])
+    with pytest.raises(UserError, match=r"(row|line) 1: feature 'distance' is missing.* --max-bad-rows 0.01$"):
         run(model, data, tmp_path / "answers.parquet")
+    with pytest.raises(UserError, match=r"2 of 5 rows cannot be answered, 40.00%, and --max-bad-rows allows 30.00%"):
+        run(model, data, tmp_path / "answers.parquet", max_bad_rows=0.3)
+    assert list(tmp_path.iterdir()) == [data]
+    answers = run(model, data, tmp_path / "answers.parquet", "late", max_bad_rows=0.4)
+    assert [row["probability"] for row in answers] == [None, *map(pytest.approx, map(expected, ROWS)), None]
+    assert answers[0]["label"] is None
+    assert "1: feature 'distance' is missing" in answers[0]["refused"]
+    assert [row["refused"] is None for row in answers] == [False, True, True, True, False]
+    late = {"csv": ["0", "1"], "tfrecord": [[0], [1]]}.get(kind, [0, 1])
+    assert [row["late"] for row in answers] == (late * 3)[:5]
+
+
+def test_rows_that_cannot_be_read_have_no_answer_and_keep_their_place(model, tmp_path):
+    data = tmp_path / "rows.csv"
+    data.write_text("carrier,distance\nUA\ncarrier,distance\nUA,1000\nUA,far\n")
+    with pytest.raises(UserError, match="row 1: found 1 fields, expected 2; correct it, for every row needs its ans"):
+        run(model, data, tmp_path / "answers.parquet")
+    answers = run(model, data, tmp_path / "answers.parquet", "distance", max_bad_rows=0.8)
+    assert [row["probability"] for row in answers] == [None, None, pytest.approx(1.2), None]
+    assert [row["distance"] for row in answers] == [None, None, 1000, None]
+    assert answers[1]["refused"] == "row 2: repeats the header, as in files that were put one after another"
+    assert answers[3]["refused"] == "row 4: column 'distance': found 'far', expected an integer"
+
+
+def test_lines_that_are_no_json_have_no_answer_up_to_a_share(model, tmp_path):
+    data = tmp_path / "rows.jsonl"
+    data.write_text("{not json\n" + json.dumps(ROWS[0]) + "\n3\n")
+    answers = run(model, data, tmp_path / "answers.jsonl", "carrier", max_bad_rows=0.7)
+    assert [row["carrier"] for row in answers] == [None, "UA", None]
+    assert answers[0]["refused"].startswith("line 1: no JSON")
+    assert answers[2]["refused"] == "line 3: expected an object of features and their values, got 3"
+
+
+def test_none_of_the_rows_can_be_answered(model, tmp_path):
+    data = write(tmp_path, "csv", [{**ROWS[0], "carrier": None}])
+    with pytest.raises(UserError, match="none of 1 rows can be answered; the first: .*row 1: feature 'carrier' is mis"):
+        run(model, data, tmp_path / "answers.csv", max_bad_rows=1.0)
+
+
+def test_the_share_of_rows_without_an_answer_is_the_configs_unless_given(tmp_path):
+    text = (find_root() / "configs/flights.py").read_text()
+    config = tmp_path / "config.py"
+    config.write_text(text + "\nCONFIG = replace(CONFIG, data=replace(CONFIG.data, max_bad_rows=0.02))\n")
+    config.write_text("from dataclasses import replace\n" + config.read_text())
+    given = ["--data", "some.csv", "--to", "answers.csv"]
+
+    def share(*arguments: str) -> float | None:
+        return predict.allowed_share(predict.parse_arguments([*given, *arguments]))
+
+    assert share("--config", str(config)) == 0.02
+    assert share("--config", str(config), "--max-bad-rows", "0.5") == 0.5
+    assert share("--model", "some") is None
+    with pytest.raises(UserError, match="--max-bad-rows must be between 0 and 1, got 2.0; for 2 % write 0.02"):
+        share("--max-bad-rows", "2")
+
+
+def test_a_place_that_cannot_be_written_is_refused(model, tmp_path):
+    data = tmp_path / "rows.csv"
     data.write_text("carrier,distance\nUA,1\n")
     with pytest.raises(
         UserError, match="cannot write .*rows.csv/answers.csv from .*rows.csv: .*(exists|Not a directory)"

@@ -66,7 +66,7 @@ def compile(config: PipelineConfig, target: Target, out: Path, retrain: bool) ->
         "project": vertex.project,
         "region": vertex.region,
         "root": target.pipeline_root,
-        "schema": stage_schema(Path(config.schema), config.label, config.evaluation.sliced_by, target),
+        "schema": stage_schema(config, target),
         "retrain": retrain,
     }
     spec: dict[str, Any] = {

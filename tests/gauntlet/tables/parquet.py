@@ -74,6 +74,14 @@ def parquet_category_label() -> Content:
     return frame.assign(wanted=frame["wanted"].astype("category"))
 
 
+@table("wanted", "two", file="{name}.parquet", expected="refused: details.*struct", advice="--leave-out")
+def parquet_struct() -> Content:
+    """A column of structs, as Spark writes JSON; left out, it does not stop anything."""
+    frame = labelled(["lost", "won"])
+    details = pa.array([{"color": "red", "size": place} for place in range(len(frame))])
+    return pa.Table.from_pandas(frame).append_column("details", details)
+
+
 def _as_parquet(frame: pd.DataFrame) -> bytes:
     file = io.BytesIO()
     frame.reset_index(drop=True).to_parquet(file)
