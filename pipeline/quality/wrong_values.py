@@ -132,9 +132,7 @@ def _are_in_another(texts: Sequence[str | bytes], notation: str) -> list[bool]:
     """Return which texts are in another notation and do not stand for a missing value."""
     read = [text.decode(errors="replace") if isinstance(text, bytes) else text for text in texts]
     missing = csv_files.is_missing(pa.array(read, pa.string())).to_pylist()
-    return [
-        not (absent or not text.strip() or is_in(text, notation)) for text, absent in zip(read, missing, strict=True)
-    ]
+    return [not (absent or is_in(text, notation)) for text, absent in zip(read, missing, strict=True)]
 
 
 def _notation_test(notation: str) -> Test:
