@@ -18,7 +18,7 @@ from pipeline.quality.statistics import ROWS, listed_values, range_of
 from pipeline.settings.notations import DATES, described, is_in, notation_of
 
 # Kinds of findings about values.
-KINDS = ("domain", "range", "label")
+KINDS = ("domain", "range", "label", "infinite")
 # Values [n] → whether each is wrong, booleans [n].
 Test = Callable[[pa.Array], pa.Array]
 
@@ -56,6 +56,8 @@ def count(tables: Iterable[pa.Table], tests: Mapping[str, Test]) -> dict[str, tu
 
 def _test_of(finding: Finding, schema: schema_pb2.Schema, classes: int) -> Test:
     """Return the test for wrong values of a finding about values."""
+    if finding.kind == "infinite" or (finding.kind == "label" and not classes):
+        return lambda values: pc.is_inf(values.cast(pa.float64()))
     if finding.kind == "label":
         return lambda values: (
             pc.invert(pc.is_in(values.cast(pa.float64()), pa.array(range(classes), pa.float64())))

@@ -118,6 +118,7 @@ def _module(name: str, table: Table, literal: Literal) -> str:
         times=mapping_text({column.name: column.form for column in features if column.role == "time"}, literal),
         amounts=mapping_text({column.name: column.form for column in amounts}, literal),
         units=mapping_text({column.name: column.unit for column in amounts if column.unit}, literal),
+        coded_amounts=any(column.role == "code" for column in amounts),
         censored=tuple_text([column.name for column in amounts if column.censored], literal),
         origins=mapping_text({column.name: column.origin for column in features if column.origin}, literal),
         minimum_count=2 if table.rows.num_rows <= FEW_ROWS else 5,

@@ -143,7 +143,7 @@ class Amounts(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Return what they are, for messages."""
+        """Return the name of such values, for messages."""
         return f"numbers in {self.unit!r}" if self.unit else "numbers"
 
 
@@ -225,7 +225,7 @@ def _signs(texts: Texts, fits: np.ndarray) -> Counter[str]:
 
 
 def _numbers(words: pa.Array, sign: str, unit: str) -> np.ndarray:
-    """Return the amounts in texts as ``training.preprocessing.amount`` does, NaN where one is none."""
+    """Return the amounts in texts as ``training.preprocessing.amount`` does, NaN for other texts."""
     for pattern in around_amounts(unit):
         words = pc.replace_substring_regex(words, pattern, "", max_replacements=1)
     is_amount = pc.match_substring_regex(words, AMOUNTS[sign])
