@@ -30,8 +30,8 @@ SHARE, MOST = 0.8, 0.5
 SHARE_OF_BOUNDS = 0.01
 # Share of numbers with zeros before them from which they are codes: as numbers they would lose the zeros.
 SHARE_OF_CODES = 0.01
-# A notation that fits none of this many different texts fits no column.
-TEXTS_TRIED = 1_000
+# A notation is chosen by this many different texts.
+TEXTS_TRIED = 10_000
 WORDS_NAMED = 5
 # Of a text, in a message.
 LONGEST = 40
@@ -67,6 +67,12 @@ class Texts:
         return cls(coded.dictionary, np.bincount(places, minlength=len(first)), first, places, absent, place)
 
     @property
+    def tried(self) -> np.ndarray:
+        """Return the places of some words that are not missing, evenly taken."""
+        known = np.flatnonzero(~self.absent)
+        return known[:: -(-len(known) // TEXTS_TRIED) or 1]
+
+    @property
     def total(self) -> int:
         """Return the number of rows with a value that is not missing."""
         return self.rows(~self.absent)
@@ -91,7 +97,7 @@ class Texts:
 
     def example(self, mask: np.ndarray) -> str:
         """Return the word that comes first in the rows, for a message."""
-        word = min(np.flatnonzero(mask), key=lambda at: self.first[at])
+        word = int(np.where(mask, self.first, np.iinfo(np.int64).max).argmin())
         return f"{self.shown(word)} ({self.place(int(self.first[word]))})"
 
     def shown(self, at: int) -> str:
@@ -149,8 +155,7 @@ class Amounts(NamedTuple):
 
 def times_of(texts: Texts, forms: tuple[str, ...] = DATES) -> Times:
     """Return the notation that the most rows are in."""
-    tried = texts.words.filter(pa.array(~texts.absent)).slice(0, TEXTS_TRIED)
-    best = Times("", np.zeros(len(texts.words), bool))
+    best, tried = Times("", np.zeros(len(texts.words), bool)), texts.words.take(pa.array(texts.tried))
     for form in forms:
         if pc.any(pc.match_substring_regex(tried, date_pattern(form))).as_py():
             fits = texts.matching(date_pattern(form))
@@ -163,16 +168,14 @@ def times_of(texts: Texts, forms: tuple[str, ...] = DATES) -> Times:
 
 def amounts_of(texts: Texts) -> Amounts:
     """Return the decimal sign and the unit with which the most rows are amounts; none of codes such as 007."""
-    best = Amounts(".", "", np.full(len(texts.words), np.nan))
     if texts.rows(texts.matching("^ *0[0-9]") & ~texts.absent) >= SHARE_OF_CODES * max(1, texts.total):
-        return best
-    units = units_of(texts)
-    for unit in ("", *(unit for unit, _ in units.most_common(1))):
-        for sign in AMOUNTS:
-            found = Amounts(sign, unit, _numbers(texts.words, sign, unit))
-            if texts.rows(found.fits) > texts.rows(best.fits):
-                best = found
-    return best
+        return Amounts(".", "", np.full(len(texts.words), np.nan))
+    tried = texts.tried
+    words, counts = texts.words.take(pa.array(tried)), texts.counts[tried]
+    units = ("", *(unit for unit, _ in units_of(texts).most_common(1)))
+    notations = [(sign, unit) for unit in units for sign in AMOUNTS]
+    best = max(notations, key=lambda notation: counts[~np.isnan(_numbers(words, *notation))].sum())
+    return Amounts(*best, _numbers(texts.words, *best))
 
 
 def units_of(texts: Texts) -> Counter[str]:
