@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 
 from pipeline.errors import UserError
+from pipeline.quality.serving_skew import statistics_of
+from pipeline.report.data import _figure
 from pipeline.scaffold import files
 from pipeline.scaffold.columns import Column
 from pipeline.scaffold.table import look
@@ -172,6 +174,17 @@ def test_compact_dates_and_epochs_with_impossible_ones_are_times(tmp_path):
 def test_infinite_values_are_named_with_their_first_row(tmp_path):
     column = column_of([*NUMBERS[:-2], "inf", "-Infinity"], tmp_path)
     assert column.note == "2 of 400 values are infinite and count as missing, first in row 399"
+
+
+@pytest.mark.slow
+def test_infinite_values_neither_warn_nor_are_missing_in_the_report(tmp_path, recwarn):
+    frame = pd.DataFrame({"x": ["inf", "-inf", *NUMBERS[2:]], "bought": repeated("yes", "no")})
+    table = table_of(frame, tmp_path)
+    files.schema_text(table, ())
+    assert not [warning for warning in recwarn if issubclass(warning.category, RuntimeWarning)]
+    (of_split,) = statistics_of(table.rows.select(["x"])).datasets
+    figure = _figure("x", {"train": {"x": of_split.features[0]}})
+    assert figure is None or "<svg" in figure.svg
 
 
 def test_rows_of_several_files_are_named_with_their_file(tmp_path):
