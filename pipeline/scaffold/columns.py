@@ -287,7 +287,7 @@ def _integers(name: str, values: pa.Array, place: Place) -> Column:
     if form:
         return _if_usable(replace(column, role="time", form=form, note=note), values.drop_null(), rows)
     named = bool(NAMES_OF_CODES.search(name))
-    if distinct == rows and (named or high - low == len(known) - 1):
+    if distinct == len(known) >= SHARE * rows and (named or high - low < rows):
         return replace(column, left_out="numbers the rows")
     is_code = distinct > 2 and (distinct <= VALUES_OF_A_CODE or (named and distinct <= rows / 20))
     large = max(-low, high) >= 2**FLOAT_BITS and high - low < 2**62

@@ -149,6 +149,8 @@ def test_whole_numbers_with_a_word_are_what_they_are_without_it(tmp_path):
     assert (odd.origin, odd.form) == (clean.origin, ".")
     clean, odd = both("rating", [row % 5 for row in range(NOT_TOO_FEW)])
     assert odd.role == clean.role == "code"
+    clean, odd = both("customer_id", [row * 7 % 4001 for row in range(NOT_TOO_FEW)])
+    assert odd.left_out == clean.left_out == "numbers the rows"
     found = calendar(tf.constant([["1700000000"], ["unknown"]]), "seconds").numpy()
     assert found[0] == pytest.approx(calendar(tf.constant([[1_700_000_000]], tf.int64), "seconds").numpy()[0])
     assert np.isnan(found[1]).all()
