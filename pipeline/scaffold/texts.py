@@ -61,7 +61,7 @@ class Texts:
         coded = values.dictionary_encode()
         rows = np.flatnonzero(np.asarray(values.is_valid()))
         places = np.asarray(coded.indices.drop_null()).astype(np.int64)
-        first = np.zeros(len(coded.dictionary), np.int64)
+        first: np.ndarray = np.zeros(len(coded.dictionary), np.int64)
         first[places[::-1]] = rows[::-1]
         absent = np.array(csv_files.is_missing(coded.dictionary))
         return cls(coded.dictionary, np.bincount(places, minlength=len(first)), first, places, absent, place)
