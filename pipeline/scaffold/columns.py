@@ -67,6 +67,7 @@ class Column:
     form: str = ""  # of a time, one of ``notations.DATES`` or a unit of time; of an amount, its decimal sign
     unit: str = ""  # of an amount
     censored: bool = False  # many amounts are bounds, such as "<0.5"
+    gaps: bool = False  # some texts count as missing
     origin: int = 0  # from which whole numbers count that have more digits than float32
     places: int = 0  # words or items that nearly all rows have at most: a power of 2
     left_out: str | None = None  # why no model can use it
@@ -137,7 +138,8 @@ def _text(texts: Texts, name: str, rows: int) -> Column:
         other = DAY_FIRST.get(times.form, "")
         if other and texts.rows(times_of(texts, (other,)).fits) == texts.rows(times.fits):
             notes.append(f"read as {times.form}, but {other} would fit as well: see TIMES in the module file")
-        column = replace(column, role="time", form=times.form, note="; ".join(filter(None, notes)))
+        gaps = not times.fits.all()
+        column = replace(column, role="time", form=times.form, gaps=gaps, note="; ".join(filter(None, notes)))
         return _if_usable(column, _known(texts, times.fits), rows)
     amounts = amounts_of(texts)
     if texts.rows(amounts.fits) >= SHARE * texts.total:
@@ -164,7 +166,8 @@ def _amount(texts: Texts, name: str, amounts: Amounts, rows: int) -> Column:
     numbers[: len(texts.places)] = amounts.numbers[texts.places]
     column = _floats(name, pa.array(numbers, from_pandas=True), texts.place)
     notes, censored = about_amounts(texts, amounts)
-    column = replace(column, type="text", note="; ".join(filter(None, [*notes, column.note])))
+    notes = [*notes, *filter(None, [column.note])]
+    column = replace(column, type="text", gaps=not amounts.fits.all(), note="; ".join(notes))
     if column.left_out or column.role == "time":
         return column
     role: Role = "code" if column.role == "code" else "amount"

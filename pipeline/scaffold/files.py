@@ -67,6 +67,10 @@ def schema_text(table: Table, keep: Collection[str]) -> str:
             elif column.form:
                 sign = "." if column.role == "time" else column.form  # whole numbers since 1970 are amounts of time
                 feature.annotation.tag.append(f"{AMOUNT}{sign} {column.unit}".rstrip())
+        if column and column.gaps and feature.HasField("shape"):
+            # Every row has a text, but some of them mean that there is no value: requests may lack it.
+            feature.value_count.min = feature.value_count.max = 1
+            feature.presence.ClearField("min_fraction")
         if feature.name in keep:
             feature.annotation.tag.append("leak: ignore")
         if feature.name == label.name and label.classes:

@@ -6,6 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2
+from tensorflow_transform.tf_metadata.schema_utils import schema_as_feature_spec
 
 from pipeline.errors import UserError
 from pipeline.quality.serving_skew import statistics_of
@@ -20,6 +23,7 @@ from pipeline.training.preprocessing import amount, calendar
 from tests.quality.test_wrong_notations import TEXTS
 from tests.scaffold.test_columns import NOT_TOO_FEW, columns_of, repeated, table_of
 
+VAR_LEN = tf.io.VarLenFeature
 NUMBERS = [f"{row * 7919 % 5003 / 100:.2f}" for row in range(NOT_TOO_FEW)]
 DAYS = pd.date_range("2023-01-01", periods=NOT_TOO_FEW)
 
@@ -242,6 +246,9 @@ def test_the_module_the_schema_and_the_summary_name_units_bounds_and_words(tmp_p
     schema = files.schema_text(table, ())
     assert 'tag: "amount: . kg"' in schema
     assert schema.count('tag: "amount: ."') == 3
+    parsed = text_format.Parse(schema, schema_pb2.Schema())
+    optional = {name for name, spec in schema_as_feature_spec(parsed).feature_spec.items() if isinstance(spec, VAR_LEN)}
+    assert optional == {"rating", "since_date"}  # as requests may lack what a text has said is missing
     notes = [line for kind, line in files.summary(table) if kind == "note"]
     assert "'rating': 1 of 400 values is not a number and counts as missing: 'none yet' (1, row 400)" in notes
 
