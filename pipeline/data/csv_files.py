@@ -19,13 +19,11 @@ from pipeline.data import files
 from pipeline.data.csv_rows import Block, read_blocks
 from pipeline.data.table import LARGEST, BadRow, Rows, Unit, check_decoded, too_large
 from pipeline.errors import UserError, first_line
+from pipeline.settings.notations import MISSING
 
 # What a CSV column can be, from the narrowest to the widest.
 NOTHING, INTEGERS, FLOATS, TEXT = TYPES = ("nothing", "integers", "floats", "text")
 EXPECTED = {INTEGERS: "an integer", FLOATS: f"a number up to {LARGEST:.2g}"}
-# Stand for a missing value in a column of numbers, as pandas and spreadsheets write it; in lower case. Text keeps them:
-# there "NA" may be Namibia.
-MISSING = ("na", "n/a", "n.a.", "#n/a", "#na", "<na>", "null", "none", "nan", "-nan", "-", "--", "?", ".")
 # Of some hundred thousand columns.
 MOST_HEADER_BYTES = 2 << 20
 # Comments or titles of an export.

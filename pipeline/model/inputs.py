@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.settings.image_data import Images
-from pipeline.settings.notations import plain, spellings
+from pipeline.settings.notations import AMOUNT, amount_parts, plain, spellings
 
 EXAMPLES, IMAGE = "examples", "image"
 # A PNG file of one grey pixel.
@@ -133,6 +133,9 @@ class Input:
             size = len(value["b64"]) * 3 // 4 - value["b64"][-2:].count("=")  # before it is decoded
             if size > self.limits.max_bytes:
                 raise ValueError(f"one of {size:,} bytes, more than {self.limits.max_bytes:,} (data.images.max_bytes)")
+        if self.notation.startswith(AMOUNT) and (type(value) is int or (type(value) is float and math.isfinite(value))):
+            digits = str(value) if type(value) is int else np.format_float_positional(value, trim="-")
+            value = digits.replace(".", amount_parts(self.notation)[0])
         return KINDS[self.kind].convert(self.spelled(value), self.dtype)
 
     @functools.cached_property

@@ -113,6 +113,7 @@ def validate(
         findings += translator.distances(anomalies[split], other, reference.get(split))
         findings += translator.label(checks, has_finding="label" in {finding.kind for finding in of_schema})
         findings += translator.weights(weight) if weight else []
+        findings += translator.infinite(weight)
         findings += translator.constants(weight) if split == "train" else []
     return anomalies, findings
 
@@ -206,6 +207,24 @@ class _Translator:
         yield Finding(
             "weight", self.split, name, found, "a finite weight of 0 or more, and above 0 in some row", remedy
         )
+
+    def infinite(self, weight: str | None) -> Iterator[Finding]:
+        """Yield a finding for each column with infinite numbers: a label stops the run, weights have their own."""
+        unused = {name for name, one in self.features.items() if one.lifecycle_stage == schema_pb2.DISABLED}
+        for name, column in self.columns.items():
+            numbers, is_label = column.num_stats, name == self.label_name
+            if (
+                name not in unused | {weight}
+                and math.inf in (numbers.max, -numbers.min)
+                and not (is_label and self.classes)
+            ):
+                limit = (
+                    "a model learns from finite numbers" if is_label else "generated module files take them for missing"
+                )
+                remedy = "correct these rows, or leave them out"
+                yield Finding(
+                    "label" if is_label else "infinite", self.split, name, f"{ROWS} are infinite", limit, remedy
+                )
 
     def constants(self, weight: str | None) -> Iterator[Finding]:
         """Yield a finding for each column with one value in every row."""

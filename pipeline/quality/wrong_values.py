@@ -20,7 +20,7 @@ from pipeline.settings.names import shortened
 from pipeline.settings.notations import DATES, described, is_in, listed_values, notation_of, plain
 
 # Kinds of findings about values.
-KINDS = ("domain", "range", "label")
+KINDS = ("domain", "range", "label", "infinite")
 # Values [n] → whether each is wrong, booleans [n].
 Test = Callable[[pa.Array], pa.Array]
 
@@ -58,6 +58,8 @@ def count(tables: Iterable[pa.Table], tests: Mapping[str, Test]) -> dict[str, tu
 
 def _test_of(finding: Finding, schema: schema_pb2.Schema, classes: int) -> Test:
     """Return the test for wrong values of a finding about values."""
+    if finding.kind == "infinite" or (finding.kind == "label" and not classes):
+        return lambda values: pc.is_inf(values.cast(pa.float64()))
     if finding.kind == "label":
         return lambda values: (
             pc.invert(pc.is_in(values.cast(pa.float64()), pa.array(range(classes), pa.float64())))
@@ -175,9 +177,7 @@ def _are_in_another(texts: Sequence[str | bytes], notation: str) -> list[bool]:
     """Return which texts are in another notation and do not stand for a missing value."""
     read = [text.decode(errors="replace") if isinstance(text, bytes) else text for text in texts]
     missing = csv_files.is_missing(pa.array(read, pa.string())).to_pylist()
-    return [
-        not (absent or not text.strip() or is_in(text, notation)) for text, absent in zip(read, missing, strict=True)
-    ]
+    return [not (absent or is_in(text, notation)) for text, absent in zip(read, missing, strict=True)]
 
 
 def _notation_test(notation: str) -> Test:

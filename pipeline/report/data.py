@@ -1,5 +1,6 @@
 """Show the data of a run: distributions by split, missing values, findings and drift."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from tensorflow_metadata.proto.v0 import anomalies_pb2, statistics_pb2
@@ -124,10 +125,11 @@ def _figure(name: str, by_split: Mapping[str, Mapping[str, Feature]]) -> Figure 
 
 
 def _histogram(feature: Feature) -> list[tuple[float, float, float]]:
-    """Return buckets of equal width (low, high, rows); none for a feature that is not a number."""
+    """Return finite buckets of equal width (low, high, rows); none for a feature that is not a number."""
     for histogram in feature.num_stats.histograms:
         if histogram.type == statistics_pb2.Histogram.STANDARD:
-            return [(bucket.low_value, bucket.high_value, bucket.sample_count) for bucket in histogram.buckets]
+            buckets = [(bucket.low_value, bucket.high_value, bucket.sample_count) for bucket in histogram.buckets]
+            return [bucket for bucket in buckets if math.isfinite(bucket[0]) and math.isfinite(bucket[1])]
     return []
 
 

@@ -23,7 +23,7 @@ from pipeline.scaffold.table import SHARES, Table
 from pipeline.settings.config import SPLITS, Label
 from pipeline.settings.gates import DataChecks
 from pipeline.settings.names import shortened
-from pipeline.settings.notations import AMOUNT
+from pipeline.settings.notations import AMOUNT, DATES
 
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -60,15 +60,20 @@ def schema_text(table: Table, keep: Collection[str]) -> str:
         column = columns.get(feature.name)
         if column and column.left_out:
             feature.lifecycle_stage = schema_pb2.DISABLED
-        if column and (column.left_out or column.role in ("time", "amount", "text", "sequence")):
+        if column and (column.left_out or column.form or column.role in ("text", "sequence")):
             # Future dates, prices and words will differ, and values of an unused column need no review.
             if domain := feature.WhichOneof("domain_info"):
                 feature.ClearField(domain)
         if column and feature.type == schema_pb2.BYTES and not column.left_out:
-            if column.role == "time":
+            if column.form in DATES:
                 feature.time_domain.string_format = column.form
-            elif column.role == "amount":
-                feature.annotation.tag.append(f"{AMOUNT}{column.form}")
+            elif column.form:
+                sign = "." if column.role == "time" else column.form  # whole numbers since 1970 are amounts of time
+                feature.annotation.tag.append(f"{AMOUNT}{sign} {column.unit}".rstrip())
+        if column and column.gaps and feature.HasField("shape"):
+            # Every row has a text, but some of them mean that there is no value: requests may lack it.
+            feature.value_count.min = feature.value_count.max = 1
+            feature.presence.ClearField("min_fraction")
         if feature.name in keep:
             feature.annotation.tag.append("leak: ignore")
         if feature.name == label.name and label.classes:
@@ -123,7 +128,12 @@ def _module(name: str, table: Table, literal: Literal) -> str:
     # A column of that name is the label's.
     outputs = {key: f"{key}_" if label.name == key else key for key in ("categories", "numbers")}
     roles = {column.role for column in features}
-    helpers = {"amount": "amount" in roles, "calendar": "time" in roles}
+    amounts = [column for column in features if column.form and column.role in ("amount", "code")]
+    helpers = {
+        "amount": bool(amounts),
+        "calendar": "time" in roles,
+        "censored": any(column.censored for column in amounts),
+    }
     imports = [*(name for name, used in helpers.items() if used), "number", "quantile_transform", "text"]
     outputs["sequence"] = "sequence_of_" if label.name.startswith("sequence_") else "sequence_"
     return TEMPLATES.get_template("module.py.j2").render(
@@ -137,7 +147,10 @@ def _module(name: str, table: Table, literal: Literal) -> str:
         sequences=tuple_text([column.name for column in features if column.role == "sequence"], literal),
         character=CHARACTER,
         times=mapping_text({column.name: column.form for column in features if column.role == "time"}, literal),
-        amounts=mapping_text({column.name: column.form for column in features if column.role == "amount"}, literal),
+        amounts=mapping_text({column.name: column.form for column in amounts}, literal),
+        units=mapping_text({column.name: column.unit for column in amounts if column.unit}, literal),
+        coded_amounts=any(column.role == "code" for column in amounts),
+        censored=tuple_text([column.name for column in amounts if column.censored], literal),
         origins=mapping_text({column.name: column.origin for column in features if column.origin}, literal),
         minimum_count=2 if table.rows.num_rows <= FEW_ROWS else 5,
         few_rows=table.rows.num_rows <= FEW_ROWS,
@@ -271,9 +284,7 @@ def summary(table: Table) -> Iterator[tuple[str, str]]:
         first = f"the first in {table.repeated[0].file}, row {table.repeated[0].row}"
         rows = "1 row repeats" if len(table.repeated) == 1 else f"{len(table.repeated):,} rows repeat"
         yield "note", f"{rows} the header, {first}; max_bad_rows leaves them out"
-    notes = [f"{column.name} ({column.note})" for column in table.features if column.note]
-    if notes:
-        yield "note", shortened(notes, 12)
+    yield from (("note", f"{column.name!r}: {column.note}") for column in table.features if column.note)
 
 
 def _literal(value: str) -> str:

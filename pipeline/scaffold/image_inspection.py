@@ -76,9 +76,9 @@ def look(path: Path, label_name: str | None, task: Task | None) -> Pictures:
             row = pc.index(pc.is_null(pa.concat_arrays(paths.chunks)), True).as_py() + 1
             raise UserError(f"{path}, row {row}: no path in {column!r}; every row needs one")
         files = [str(path.parent / name) for name in paths.to_pylist()]
-        label, values, note = label_of(label_name, columns[label_name], task)
+        label, values, note = label_of(label_name, columns[label_name], task, read.place)
         others = tuple(
-            describe(name, values, from_text=read.format == "csv")
+            describe(name, values, from_text=read.format == "csv", place=read.place)
             for name, values in columns.items()
             if name not in (column, label_name)
         )

@@ -1,7 +1,6 @@
 """Infer the label of a table: its classes, or that it is a number."""
 
 import re
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,9 +10,10 @@ import pyarrow.compute as pc
 from pipeline.data import labels
 from pipeline.data.table import one_array
 from pipeline.errors import UserError
+from pipeline.scaffold.texts import MOST, Place, Texts, amounts_of, row_number
 from pipeline.settings.config import Label
 from pipeline.settings.names import shortened
-from pipeline.settings.notations import AMOUNTS, is_amount
+from pipeline.settings.notations import PLAIN_NUMBER
 from pipeline.settings.tasks import Task
 
 # Below this, one of the splits would hardly have any.
@@ -30,24 +30,30 @@ class LabelColumn(NamedTuple):
     note: str = ""  # on words that are read as another spelling of a class
 
 
-def label_of(name: str, column: pa.ChunkedArray, task: Task | None) -> LabelColumn:
+def label_of(name: str, column: pa.ChunkedArray, task: Task | None, place: Place = row_number) -> LabelColumn:
     """Infer the label."""
     array = one_array(column)
     missing = array.null_count
     if missing:
-        row = pc.index(pc.is_null(array), True).as_py() + 1
+        row = place(pc.index(pc.is_null(array), True).as_py())
         raise UserError(
-            f"the label {name!r} is missing in {missing:,} of {len(array):,} rows, first in row {row}; a model learns "
+            f"the label {name!r} is missing in {missing:,} of {len(array):,} rows, first in {row}; a model learns "
             "from rows with a label: leave these out"
         )
     numbers = _numbers(array)
     if numbers is not None and not np.isfinite(numbers).all():
-        raise UserError(f"the label {name!r} is {numbers[~np.isfinite(numbers)][0]} in some rows; expected numbers")
+        wrong = np.flatnonzero(~np.isfinite(numbers))
+        raise UserError(
+            f"the label {name!r} is {numbers[wrong[0]]} in {len(wrong):,} of {len(array):,} rows, first in "
+            f"{place(int(wrong[0]))}; expected finite numbers: correct these rows, or leave them out"
+        )
     words = _words(array)
     spellings = _spellings(words) if numbers is None else {}
     if spellings:
         found = pc.index_in(words, pa.array(list(spellings), words.type))
         words = pc.coalesce(pa.array(list(spellings.values()), words.type).take(found), words)
+    if numbers is None and task in (None, "regression"):
+        _check_numbers(name, words, task, place)
     counts = sorted(((item["values"], item["counts"]) for item in pc.value_counts(words).to_pylist()), key=_in_order)
     if len(counts) == 1:
         also = "".join(f" or {word!r}" for word in spellings)
@@ -61,7 +67,7 @@ def label_of(name: str, column: pa.ChunkedArray, task: Task | None) -> LabelColu
     if task == "regression":
         if numbers is None:
             raise UserError(
-                f"the label {name!r} is text such as {counts[0][0]!r}; regression expects numbers{_of_amounts(counts)}"
+                f"the label {name!r} is text such as {counts[0][0]!r}; regression expects numbers{_of_amounts(words)}"
             )
         return LabelColumn(Label(name, classes=()), numbers)
     if (task == "binary") != (len(counts) == 2):
@@ -69,7 +75,7 @@ def label_of(name: str, column: pa.ChunkedArray, task: Task | None) -> LabelColu
     if len(counts) > MOST_CLASSES:
         raise UserError(
             f"the label {name!r} has {len(counts):,} different values, such as {counts[0][0]!r} and {counts[1][0]!r}; "
-            f"expected at most {MOST_CLASSES} classes, or numbers{_of_amounts(counts)}"
+            f"expected at most {MOST_CLASSES} classes, or numbers{_of_amounts(words)}"
         )
     rare = [(word, count) for word, count in counts if count < ROWS_OF_A_CLASS]
     if rare:
@@ -108,6 +114,23 @@ def _note(array: pa.Array, label: Label) -> str:
     return "; ".join(f"{shortened(words, 8)} read as {meant!r}" for meant, words in read.items())
 
 
+def _check_numbers(name: str, words: pa.Array, task: Task | None, place: Place) -> None:
+    """Raise a UserError for a label of numbers, except a few, that names these."""
+    texts = Texts.of(words.cast(pa.large_string()), place)
+    plain = texts.matching(PLAIN_NUMBER)
+    bare = pc.replace_substring_regex(texts.words.filter(pa.array(plain)), r"^\+", "")
+    values = np.unique(np.array(bare.cast(pa.float64())))
+    quantity = task == "regression" or len(values) > CLASSES_OF_NUMBERS or (values != np.floor(values)).any()
+    share = texts.rows(plain) / len(words)
+    odd = ~plain & (texts.absent | quantity)
+    if share == 1 or share < MOST or not (plain | odd).all():
+        return
+    raise UserError(
+        f"the label {name!r} is not a number in {texts.rows(odd):,} of {len(words):,} rows: {texts.named(odd)}; "
+        "expected one in every row: correct these rows, or leave them out"
+    )
+
+
 def _in_order(word_and_count: tuple[str, int]) -> tuple[bool, float, str]:
     """Sort numbers by size, then words by the alphabet: no before yes, False before True, 9 before 10."""
     word = word_and_count[0]
@@ -115,9 +138,9 @@ def _in_order(word_and_count: tuple[str, int]) -> tuple[bool, float, str]:
     return (number is None, number or 0.0, word)
 
 
-def _of_amounts(counts: Sequence[tuple[str, int]]) -> str:
+def _of_amounts(words: pa.Array) -> str:
     """Return a remedy if all words are amounts; else ""."""
-    if not any(all(is_amount(word, sign) for word, _ in counts) for sign in AMOUNTS):
+    if not amounts_of(Texts.of(words.cast(pa.large_string()))).fits.all():
         return ""
     return ". These are amounts, which are read of other columns only: write the label as 1234.5 in the file"
 

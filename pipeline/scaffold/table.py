@@ -19,6 +19,7 @@ from pipeline.errors import UserError, first_line
 from pipeline.quality.rows import SAMPLE, leaks
 from pipeline.scaffold.columns import Column, describe, without_too_many_codes
 from pipeline.scaffold.labels import label_of
+from pipeline.scaffold.texts import Place
 from pipeline.settings.config import SPLITS, Data, HashSplit, Label
 from pipeline.settings.gates import DataChecks
 from pipeline.settings.names import did_you_mean, how_to_leave_out, shortened
@@ -78,6 +79,7 @@ class Read(NamedTuple):
     scans: list[shards.FileScan]
     by_name: dict[str, pa.ChunkedArray]
     whole: bool  # all rows were read
+    place: Place  # how messages name a row
     repeated: tuple[BadRow, ...]  # headers among the rows
 
 
@@ -91,11 +93,11 @@ def look(data: Data, label_name: str, task: Task | None, weight: str | None = No
         hint = did_you_mean(weight, names)
         raise UserError(f"no column {weight!r}{hint}; --weight names one of how much each row counts")
 
-    label, values, label_note = label_of(label_name, read.by_name[label_name], task)
+    label, values, label_note = label_of(label_name, read.by_name[label_name], task, read.place)
     label = dataclasses.replace(label, weight=weight)
     columns = without_too_many_codes(
         [
-            describe(name, values, from_text=read.format == "csv")
+            describe(name, values, from_text=read.format == "csv", place=read.place)
             for name, values in read.by_name.items()
             if name not in (label_name, weight)
         ]
@@ -142,7 +144,15 @@ def read_columns(data: Data, label: str) -> Read:
             raise UserError(f"column {name!r}: {first_line(error)}; or {how_to_leave_out(name)}") from error
 
     by_name = {name: values_of(name) for name in batches[0][0].table.column_names}
-    return Read(found.format, scans, by_name, whole, tuple(row for rows, _ in batches for row in rows.bad))
+    starts = np.cumsum([0, *(len(rows.table) for rows, _ in batches)])
+
+    def place(row: int) -> str:
+        at = int(np.searchsorted(starts, row, side="right")) - 1
+        rows, file = batches[at]
+        within = f"row {int(rows.numbers[row - starts[at]]):,}"
+        return f"{within} of {file}" if len(scans) > 1 else within
+
+    return Read(found.format, scans, by_name, whole, place, tuple(row for rows, _ in batches for row in rows.bad))
 
 
 def check_leaks(table: Table, keep: Collection[str]) -> None:

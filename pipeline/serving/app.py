@@ -29,7 +29,7 @@ from pipeline.serving.answering import Answering, Call, as_json, by_row
 from pipeline.serving.bodies import EXPECTED, Bodies
 from pipeline.serving.current import Served
 from pipeline.settings.image_data import FORMATS
-from pipeline.settings.notations import described
+from pipeline.settings.notations import AMOUNT, described
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 # TensorFlow Serving's, for models exported with the signatures of Estimators.
@@ -279,6 +279,7 @@ def _schema(column: Input) -> dict[str, Any]:
         schema = {"anyOf": [schema, {"type": "boolean"}]}
     if column.notation:
         schema |= {"description": f"{described(column.notation)}; text in another one counts as missing"}
+        schema |= {"type": ["string", "number"]} if column.notation.startswith(AMOUNT) else {}
     if column.values is not None:
         schema = {"type": "array", "items": schema}
         if column.values != ANY:

@@ -16,6 +16,7 @@ FINDINGS: dict[str, Severity] = {
     "presence": "stop",  # more rows without a value than the schema allows
     "domain": "stop",  # a text that the schema does not list
     "range": "stop",
+    "infinite": "warn",  # infinite numbers, but labels and weights
     "notation": "warn",  # a time or an amount in another notation than the schema's, which counts as missing
     "value_count": "stop",  # values per row
     "label": "stop",  # a label outside the classes

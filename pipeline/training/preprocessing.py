@@ -3,17 +3,33 @@
 They travel with the model, so that a server takes dates and amounts as they stand in the data.
 """
 
+import datetime
 import math
+import re
 
 import tensorflow as tf
 import tensorflow_transform as tft
 
-from pipeline.settings.notations import AMOUNTS, PLAIN_NUMBER, TIME_OF_DAY, UNITS, date_pattern
+from pipeline.settings.notations import (
+    ABOVE,
+    AMOUNTS,
+    BELOW,
+    CENTURY_TURNS,
+    MONTHS,
+    PLAIN_NUMBER,
+    TIME_OF_DAY,
+    UNITS,
+    YEARS,
+    around_amounts,
+    date_pattern,
+)
 
 DAY = 86_400
 YEAR = 365.2425
 # By the number of the month, from 1.
 DAYS_OF_MONTHS = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+# Days of years that are not far away, since 1970-01-01.
+DAYS = [datetime.date(year, 1, 1).toordinal() - 719_163 for year in (YEARS[0], YEARS[1] + 1)]
 # The trend counts from here, so that 32-bit floats tell hours apart.
 ORIGIN_DAY = 10_957  # 2000-01-01, in days since 1970-01-01
 # Parts of equally many values that numbers are placed among.
@@ -50,22 +66,36 @@ def number(value: tf.Tensor | tf.SparseTensor, origin: int = 0) -> tf.Tensor:
     return dense(tf.cast(value, tf.float32), math.nan)
 
 
-def amount(value: tf.Tensor | tf.SparseTensor, decimal: str = ".") -> tf.Tensor:
+def amount(value: tf.Tensor | tf.SparseTensor, decimal: str = ".", unit: str = "", origin: int = 0) -> tf.Tensor:
     """Return amounts as float32 [batch, 1], NaN where a text is not an amount; currencies and "%" are ignored.
 
     Args:
-        value: Text, [batch, 1], such as "$1,200.50", "12 %", "(300)" or "1.234,5 €".
+        value: Text, [batch, 1], such as "$1,200.50", "12 %", "(300)", "1.234,5 €" or "<0.5", which is 0.5.
         decimal: The decimal sign, "." or ",".
+        unit: May follow, such as "kg"; with another one, a text is not an amount.
+        origin: Subtracted, as by ``number``.
     """
+    return tf.cast(_amount(dense(value, ""), decimal, unit) - origin, tf.float32)
+
+
+def censored(value: tf.Tensor | tf.SparseTensor) -> tf.Tensor:
+    """Return which texts [batch, 1] are bounds: -1 for an upper one, "<5", 1 for a lower one, ">5" or "5+", else 0."""
     text = dense(value, "")
+    below, above = (tf.cast(tf.strings.regex_full_match(text, side), tf.float32) for side in (BELOW, ABOVE))
+    return above - below
+
+
+def _amount(text: tf.Tensor, decimal: str, unit: str) -> tf.Tensor:
+    for pattern in around_amounts(unit):
+        text = tf.strings.regex_replace(text, pattern, "", replace_global=False)
     digits = tf.strings.regex_replace(text, rf"[^0-9{decimal}]", "")
     digits = tf.strings.regex_replace(digits, ",", ".")
-    is_amount = tf.strings.regex_full_match(text, AMOUNTS[decimal]) & tf.strings.regex_full_match(digits, ".*[0-9].*")
-    size = tf.strings.to_number(tf.where(is_amount, digits, "nan"))
+    is_amount = tf.strings.regex_full_match(text, AMOUNTS[decimal])
+    size = tf.strings.to_number(tf.where(is_amount, digits, "nan"), tf.float64)
     size = tf.where(tf.strings.regex_full_match(text, r"[^0-9]*[-(].*|.*-"), -size, size)
     is_plain = tf.strings.regex_full_match(text, PLAIN_NUMBER)
-    plain = tf.strings.to_number(tf.where(is_plain, tf.strings.strip(text), "nan"))
-    return tf.where(is_plain, plain, size)
+    plain = tf.strings.to_number(tf.where(is_plain, tf.strings.strip(text), "nan"), tf.float64)
+    return tf.where(is_amount, size, plain)
 
 
 def quantile_transform(numbers: tf.Tensor) -> tf.Tensor:
@@ -113,10 +143,13 @@ def calendar(value: tf.Tensor | tf.SparseTensor, form: str) -> tf.Tensor:
 
     Args:
         value: Text or whole numbers, [batch, 1].
-        form: How text is written, one of ``notations.DATES``; or of whole numbers since 1970 the unit, a key of
-            ``notations.UNITS``, or "time of day" for microseconds since midnight.
+        form: How text is written, one of ``notations.DATES``; or of whole numbers since 1970, in text too, the unit, a
+            key of ``notations.UNITS``, or "time of day" for microseconds since midnight.
     """
-    if value.dtype == tf.string:
+    if value.dtype == tf.string and form in UNITS:
+        seconds = _amount(dense(value, ""), ".", "") * UNITS[form]
+        known = tf.math.is_finite(seconds)
+    elif value.dtype == tf.string:
         seconds, known = _seconds(dense(value, ""), form)
     else:
         whole = dense(value, value.dtype.min)
@@ -131,6 +164,7 @@ def calendar(value: tf.Tensor | tf.SparseTensor, form: str) -> tf.Tensor:
     phases = [(seconds - days * DAY) / DAY]
     features = []
     if form not in ("%H:%M", TIME_OF_DAY):
+        known &= (days >= DAYS[0]) & (days < DAYS[1])
         features.append((seconds / DAY - ORIGIN_DAY) / YEAR)
         # 1970-01-05 was a Monday.
         phases = [(days - ORIGIN_DAY) / YEAR, (days - 4) / 7, *phases]
@@ -142,23 +176,34 @@ def calendar(value: tf.Tensor | tf.SparseTensor, form: str) -> tf.Tensor:
 
 def _seconds(text: tf.Tensor, form: str) -> tuple[tf.Tensor, tf.Tensor]:
     """Return seconds since 1970-01-01 UTC, float64, and whether a text is such a time; both [batch, 1]."""
-    pattern, groups = date_pattern(form)
+    pattern = date_pattern(form)
+    groups = re.compile(pattern).groupindex
     matches = tf.strings.regex_full_match(text, pattern.strip("^$"))
 
     def part(name: str) -> tf.Tensor:
-        return tf.where(matches, tf.strings.regex_replace(text, pattern, rf"\{groups.index(name) + 1}"), "")
+        return tf.where(matches, tf.strings.regex_replace(text, pattern, rf"\{groups[name]}"), "")
 
     def whole(name: str) -> tf.Tensor:
         digits = part(name)
         return tf.strings.to_number(tf.where(digits == "", "0", digits), tf.int64)
 
     hour, minute = whole("hour"), whole("minute")
-    half = tf.strings.lower(part("half"))
-    hour = tf.where(half == "", hour, hour % 12 + tf.where(half == "pm", tf.constant(12, tf.int64), 0))
+    half = tf.strings.lower(tf.strings.substr(part("half"), 0, 1))
+    hour = tf.where(half == "", hour, hour % 12 + tf.where(half == "p", tf.constant(12, tf.int64), 0))
     seconds = tf.cast(3600 * hour + 60 * minute + whole("second"), tf.float64) - _offset(part("zone"))
     if form == "%H:%M":
         return seconds, matches
-    year, month, day = whole("%Y"), whole("%m"), whole("%d")
+    if "year" in groups:
+        year = whole("year")
+    else:
+        year = whole("short")
+        year += tf.where(year >= CENTURY_TURNS, tf.constant(1900, tf.int64), 2000)
+    if "month" in groups:
+        month = whole("month")
+    else:
+        names = tf.strings.lower(part("name"))  # [batch, 1], compared with each month's
+        month = tf.argmax(names == tf.constant(MONTHS), axis=1, output_type=tf.int64)[:, tf.newaxis] + 1
+    day = whole("day")
     leap = (month == 2) & (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
     matches &= day <= tf.gather(tf.constant(DAYS_OF_MONTHS, tf.int64), month) + tf.cast(leap, tf.int64)
     return seconds + DAY * tf.cast(_days(year, month, day), tf.float64), matches
@@ -170,7 +215,7 @@ def _offset(zone: tf.Tensor) -> tf.Tensor:
     digits = tf.where(tf.strings.length(digits) == 2, digits + "00", digits)
     number = tf.strings.to_number(tf.where(digits == "", "0", digits), tf.int64)
     seconds = tf.cast(3600 * (number // 100) + 60 * (number % 100), tf.float64)
-    return tf.where(tf.strings.regex_full_match(zone, "-.*"), -seconds, seconds)
+    return tf.where(tf.strings.regex_full_match(zone, ".*-.*"), -seconds, seconds)
 
 
 def _days(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:

@@ -83,3 +83,14 @@ def test_usual_rows_are_converted_at_once():
 def test_lists_and_images_are_left(column):
     one = Input(**{"name": "x", "kind": "floats", "required": True, "dtype": np.dtype(np.float32), **column})
     assert plain_rows({"x": one})([{"x": [1.0, 2.0]}]) is None
+
+
+@pytest.mark.parametrize(("notation", "half"), [("amount: .", b"0.5"), ("amount: , kg", b"0,5")])
+def test_a_number_is_the_text_of_an_amount(notation, half):
+    amount = Input("paid", "text", False, np.dtype(object), notation=notation)
+    found = from_instances([{"paid": value} for value in (0.5, -7, "<1", None)], {"paid": amount})["paid"]
+    assert found.tolist() == [half, b"-7", b"<1", b""]
+    with pytest.raises(Refused, match="'paid': expected text, or null where it is missing, got true"):
+        from_instances([{"paid": True}], {"paid": amount})
+    with pytest.raises(Refused, match="expected text"):
+        from_instances([{"day": 20240101}], {"day": Input("day", "text", True, np.dtype(object), notation="%Y%m%d")})

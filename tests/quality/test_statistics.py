@@ -245,6 +245,22 @@ def test_several_classes_and_numbers_are_checked_for_what_they_are(month):
 
 
 @pytest.mark.slow
+def test_infinite_numbers_are_counted_and_as_labels_stop_the_run(month):
+    rows = month.assign(temp=np.where(np.arange(len(month)) == 3, -np.inf, month["temp"]).astype("float32"))
+    rows["late"] = np.where(np.arange(len(month)) < 2, np.inf, rows["late"]).astype("float32")
+    statistics = {"train": tfdv.generate_statistics_from_dataframe(rows)}
+    _, drafts = validate(statistics, SCHEMA, "late", DataChecks(), REMEDIES, {}, 0)
+    table = pa.table({name: pa.array([[value] for value in rows[name].tolist()]) for name in ("temp", "late")})
+    named = {draft.feature: draft for draft in with_values(with_severity(drafts, {}, SCHEMA), [table], SCHEMA, 0)}
+    assert (named["temp"].kind, named["temp"].severity, named["temp"].found) == (
+        "infinite",
+        "warn",
+        "1 rows are infinite",
+    )
+    assert (named["late"].kind, named["late"].severity, named["late"].values) == ("label", "stop", (("inf", 2),))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("weight", "message"),
     [

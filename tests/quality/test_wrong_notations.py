@@ -36,6 +36,52 @@ TEXTS = [
     *("2024-02-30", "2023-02-29", "2000-02-29", "1900-02-29", "31.04.2024", "30.04.2024", "4/31/2024", "20240631"),
     *("1.200,50\u00a0€", "$\u00a01,200.50", "1\u202f200,5", "(1.200,50) €", "(300 $)", "1 200.5\u00a0USD"),
     *("$1,200.50", "1.200,50 €", "12 %", "(300)", "7-", "abc", "1.2.3", "1,2,3", "$", "1e-3", "0", "-5", "12 pieces"),
+    *(
+        "04-Mar-2023",
+        "Mar 4, 2023",
+        "4 March 2023",
+        "30-Feb-2023",
+        "Sat, 04 Mar 2023 10:11:12 GMT",
+        "04-MAR-23",
+        "4Mar23",
+    ),
+    *(
+        "3/4/23",
+        "31/4/23",
+        "29.02.24",
+        "29.02.23",
+        "1.2.69",
+        "2-29-68",
+        "20230304T101112Z",
+        "20230304101112",
+        "2023.03.04",
+    ),
+    *(
+        "9999-12-31",
+        "0001-01-01",
+        "1500-01-01",
+        "2899-12-31",
+        "2023-Mar-04",
+        "2024-02-29T10:00+05:30",
+        "31 April 2023",
+    ),
+    *(
+        "<0.5",
+        ">1000",
+        "<= 3",
+        "≥ 5",
+        "~5",
+        "65+",
+        "<",
+        "+",
+        "kg",
+        "50.3 kg",
+        "12kg",
+        "<1e-3kg",
+        "5 lb",
+        "<1,5 kg",
+        "1.234 kg",
+    ),
 ]
 
 
@@ -44,7 +90,7 @@ def schema_of(**columns: str) -> schema_pb2.Schema:
     schema = schema_pb2.Schema()
     for name, notation in columns.items():
         feature = schema.feature.add(name=name, type=schema_pb2.BYTES)
-        if notation in AMOUNTS:
+        if notation[0] in AMOUNTS:
             feature.annotation.tag.append(f"amount: {notation}")
         else:
             feature.time_domain.string_format = notation
@@ -55,10 +101,10 @@ def lists(values: list[str | bytes | None]) -> pa.Array:
     return pa.array([None if value is None else [value] for value in values], pa.list_(pa.binary()))
 
 
-@pytest.mark.parametrize("notation", [*DATES, *AMOUNTS])
+@pytest.mark.parametrize("notation", [*DATES, *AMOUNTS, ". kg", ", kg"])
 def test_what_is_found_is_what_the_features_take_for_missing(notation):
     column = tf.constant(TEXTS)[:, None]
-    features = amount(column, notation) if notation in AMOUNTS else calendar(column, notation)
+    features = calendar(column, notation) if notation in DATES else amount(column, *notation.split(" "))
     missing = {text for text, value in zip(TEXTS, features[:, 0].numpy(), strict=True) if np.isnan(value)}
     table = pa.table({"when": lists(TEXTS)})
     rows = [table.slice(start, 1) for start in range(len(TEXTS))]

@@ -190,7 +190,9 @@ def test_numbers_that_32_bits_cannot_tell_apart_are_left_out_with_the_reason(tmp
 
 def test_infinite_numbers_are_counted_and_no_warning_of_numpy_is_shown(tmp_path, recwarn):
     frame = pd.DataFrame({"x": repeated(np.inf, -np.inf, 1.5, 2.5, 4.0)})
-    assert columns_of(frame, tmp_path)["x"].note == "160 infinite values count as missing"
+    assert (
+        columns_of(frame, tmp_path)["x"].note == "160 of 400 values are infinite and count as missing, first in row 1"
+    )
     assert not [warning for warning in recwarn if issubclass(warning.category, RuntimeWarning)]
 
 
