@@ -25,6 +25,7 @@ from pipeline.filesystem import is_remote, new_file
 from pipeline.model.versions import Versions, model_at
 from pipeline.settings.config import BIGQUERY
 from pipeline.settings.image_data import ENDINGS
+from pipeline.settings.names import shortened
 from pipeline.settings.repository import find_root, runner, shown
 from pipeline.settings.tasks import ANSWERS, LABEL_SET
 
@@ -114,12 +115,17 @@ def find_files(data: str) -> dict[str, str]:
         raise UserError(f"no data at {data}; give a file or folder of CSV, Parquet, TFRecord or JSON lines files")
     names = [data]
     if path.is_dir():
-        names = sorted(str(file) for file in path.rglob("*") if file.is_file() and file.name[0] not in "._")
+        from pipeline.data.files import is_hidden, unread
+
+        found = unread(data)
+        names = [str(path / name) for name in found if not is_hidden(name)]
+        if hidden := [name for name in found if is_hidden(name)]:
+            say(f"note: hidden files of {data} that are not read: {len(hidden)}, {shortened(hidden)}", error=True)
     formats = {name: _format_of(name) for name in names}
     unknown = [name for name, format in formats.items() if format is None]
     if unknown or not formats:
-        found = f"found {unknown[0]}" if unknown else f"{data} has no files"
-        raise UserError(f"{found}; expected .csv, .parquet, .tfrecord or .jsonl files, also compressed, or images")
+        reason = f"found {unknown[0]}" if unknown else f"{data} has no files"
+        raise UserError(f"{reason}; expected .csv, .parquet, .tfrecord or .jsonl files, also compressed, or images")
     if IMAGES in formats.values() and len(set(formats.values())) > 1:
         table = next(name for name, format in formats.items() if format != IMAGES)
         raise UserError(f"{data} has images, and {table} beside them; name the table, or a folder of images alone")
@@ -241,7 +247,6 @@ def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -
     from pipeline.data.table import Unit
     from pipeline.model.features import check_columns, from_table
     from pipeline.model.inputs import take_examples
-    from pipeline.settings.names import shortened
 
     inputs, examples = signature.inputs, take_examples(signature.inputs)
     image = predict_images.image_input(signature)
@@ -249,9 +254,11 @@ def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -
     types |= {image.name: csv_files.TEXT} if image else {}  # their paths
     if examples and format == "csv":  # the signature does not name their columns
         types, _ = csv_files.scan(file, {})
+    partitions = _partitions_of(file)
     names: list[str] | None = None  # TFRecord files do not list them
     if format != "tfrecord":
         names = csv_files.read_header(file) if format == "csv" else list(parquet_files.scan(file)[0])
+        names += [name for name in partitions if name not in names]
     if names is not None:
         absent = [name for name in kept if name not in names]
         if absent:
@@ -264,7 +271,8 @@ def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -
             beside = f"; it has {shortened(map(repr, others))}, which the model does not take" if others else ""
             say(f"note: {file} has no column {shortened(map(repr, missing))}, taken as missing{beside}", error=True)
     wanted = [name for name in (*inputs, *kept) if names is None or name in names]
-    for rows in read(Unit(file, format), types, None if examples else wanted):
+    unit = Unit(file, format, partitions=tuple(partitions.items()))
+    for rows in read(unit, types, None if examples else wanted):
         if rows.bad:
             raise UserError(f"{rows.bad[0]}; correct it, for every row needs its answer")
         if len(rows.numbers):
@@ -275,15 +283,28 @@ def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -
                 yield from_table(rows, file, inputs), columns, []
 
 
+def _partitions_of(file: str) -> dict[str, str | None]:
+    """Return the columns and values that the names of all folders above a file say."""
+    from pipeline.data.files import partitions_of
+
+    return partitions_of(file if is_remote(file) else str(Path(file).absolute()), "")
+
+
 def _read_json_lines(file: str, format: str, signature: Signature, kept: list[str]) -> Iterator[Batch]:
     """Yield the rows of a JSON lines file."""
     import pyarrow as pa
 
     from pipeline.cli import predict_images
+    from pipeline.data import csv_files
     from pipeline.data.files import open_decompressed
     from pipeline.model.features import Refused, check_common_columns, from_instances
     from pipeline.model.inputs import take_examples
 
+    partitions: dict[str, Any] = {
+        name: int(value) if value and value.isdecimal() and signature.inputs[name].kind == csv_files.INTEGERS else value
+        for name, value in _partitions_of(file).items()
+        if name in signature.inputs
+    }
     with open_decompressed(file) as stream:
         numbered = ((number, line) for number, line in enumerate(stream, 1) if line.strip())
         image = predict_images.image_input(signature)
@@ -294,6 +315,7 @@ def _read_json_lines(file: str, format: str, signature: Signature, kept: list[st
                     instances.append(json.loads(line))
                 except (ValueError, RecursionError) as error:
                     raise UserError(f"{file}, line {number}: no JSON: {error}; expected one object a line") from error
+            instances = [{**partitions, **row} if isinstance(row, dict) else row for row in instances]
             if not take_examples(signature.inputs) and all(isinstance(row, dict) for row in instances):
                 check_common_columns(file, list(dict.fromkeys(itertools.chain(*instances))), signature.inputs)
             try:

@@ -46,9 +46,10 @@ def create_example_gen(
 
     folder, patterns = locate(config.data)
     # To look into a bucket takes credentials, which compiling does without: there, the names in the patterns must do.
-    formats = {format_of(pattern) for pattern in patterns.values()}
+    formats, partitions = {format_of(pattern) for pattern in patterns.values()}, set[str]()
     if not is_remote(folder):
-        formats = {find_files(config.data).format}
+        found = find_files(config.data)
+        formats, partitions = {found.format}, set(found.partitions)
     split_by, one_pattern = config.data.split_by, list(patterns) == ["all"]
     return ArrowExampleGen(
         input_base=folder,
@@ -65,7 +66,7 @@ def create_example_gen(
             until_span=config.data.until_span,
             test_newest=config.data.test_newest,
             kept=kept,
-            types=_types_of(config, formats),
+            types=_types_of(config, formats, partitions),
             label=config.label.name,
             weight=config.label.weight,
             classes=dict(config.label.numbers),
@@ -90,10 +91,11 @@ def _output_config(data: Data) -> example_gen_pb2.Output:
     return example_gen_pb2.Output(split_config=split_config)
 
 
-def _types_of(config: PipelineConfig, formats: set[str | None]) -> dict[str, str]:
+def _types_of(config: PipelineConfig, formats: set[str | None], partitions: set[str]) -> dict[str, str]:
     """Return the types that the reviewed schema and the label's settings give to columns of files.
 
-    A CSV file has no types. Some floats of a Parquet file are integers with missing values.
+    A CSV file has no types, nor has the name of a folder. Some floats of a Parquet file are integers with missing
+    values.
     """
     names = {schema_pb2.INT: "integers", schema_pb2.FLOAT: "floats", schema_pb2.BYTES: "text"}
     features = parse(Path(config.schema)).feature if config.schema else []
@@ -103,4 +105,5 @@ def _types_of(config: PipelineConfig, formats: set[str | None]) -> dict[str, str
     if formats & {"csv", None}:
         return types
     # No more types than are used: a change here reads all files again.
-    return {name: type_ for name, type_ in types.items() if type_ == "integers"} if "parquet" in formats else {}
+    used = partitions | {name for name, type_ in types.items() if type_ == "integers" and "parquet" in formats}
+    return {name: type_ for name, type_ in types.items() if name in used}

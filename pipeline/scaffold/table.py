@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from pipeline.data import csv_files, labels, shards, splits
 from pipeline.data.examples import as_lists, serialize
+from pipeline.data.files import Files
 from pipeline.data.location import find_files
 from pipeline.data.table import Rows, Unit
 from pipeline.errors import UserError
@@ -115,7 +116,7 @@ def read_columns(data: Data, label: str) -> Read:
     found = find_files(data)
     if found.format == "tfrecord":
         raise UserError("pipeline new reads CSV and Parquet files; for TFRecords copy configs/flights.py and edit it")
-    scans = _scan(found.all, found.format, label)
+    scans = _scan(found, label)
     batches, whole = _read(scans)
     count = sum(len(rows.table) for rows, _ in batches)
     if count < FEWEST_ROWS:
@@ -146,12 +147,20 @@ def check_leaks(table: Table, keep: Collection[str]) -> None:
     )
 
 
-def _scan(files: tuple[str, ...], format: str, label: str) -> list[shards.FileScan]:
+def _scan(found: Files, label: str) -> list[shards.FileScan]:
     """Scan every file; a column of a CSV file is read as text, until all of it is known."""
-    job = shards.Job(tuple(("all", file) for file in files), format, output_splits=(), uri="")
+    job = shards.Job(
+        tuple(("all", file) for file in found.all),
+        found.format,
+        output_splits=(),
+        uri="",
+        folder=found.folder,
+        partitions=found.partitions,
+    )
     scans = []
     for split, file in job.files:
-        known = dict.fromkeys(csv_files.read_header(file), csv_files.TEXT) if format == "csv" else {}
+        names = (*csv_files.read_header(file), *found.partitions) if found.format == "csv" else ()
+        known = dict.fromkeys(names, csv_files.TEXT)
         scan = shards.scan((split, file), dataclasses.replace(job, types=known))
         if scan.problem:
             raise UserError(scan.problem)
