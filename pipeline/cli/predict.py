@@ -300,10 +300,11 @@ def _read_json_lines(file: str, format: str, signature: Signature, kept: list[st
     from pipeline.model.features import Refused, check_common_columns, from_instances
     from pipeline.model.inputs import take_examples
 
-    partitions: dict[str, Any] = {
-        name: int(value) if value and value.isdecimal() and signature.inputs[name].kind == csv_files.INTEGERS else value
+    integers = {name for name, column in signature.inputs.items() if column.kind == csv_files.INTEGERS}
+    partitions = {
+        name: int(value) if name in integers and value and value.isdecimal() else value
         for name, value in _partitions_of(file).items()
-        if name in signature.inputs
+        if name in signature.inputs or name in kept
     }
     with open_decompressed(file) as stream:
         numbered = ((number, line) for number, line in enumerate(stream, 1) if line.strip())

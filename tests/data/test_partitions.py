@@ -44,6 +44,7 @@ def config_of(data: Data, label: Label | None = None) -> PipelineConfig:
     return PipelineConfig("some", data, label or Label("late", ("no", "yes")), "models/some.py", evaluation=gate)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".parquet", ".csv"])
 @pytest.mark.parametrize("files", ["*", "**/*"])
 def test_partitions_are_columns_of_the_examples_with_the_types_of_pyarrow(tmp_path, ending, files):
@@ -55,7 +56,7 @@ def test_partitions_are_columns_of_the_examples_with_the_types_of_pyarrow(tmp_pa
     assert {one["region"] and one["region"][0] for one in found} == REGIONS
     assert {one["month"][0] for one in found} == {1, 2, 12}
     assert {one["month"][0] for one in found if not one["region"]} == {12}
-    schema = pa_dataset.dataset(folder, partitioning="hive").schema
+    schema = pa_dataset.dataset(folder, format=ending[1:], partitioning="hive").schema
     assert (schema.field("region").type, schema.field("month").type) == (pa.string(), pa.int32())
     assert check_data(config_of(data)) == ["columns from the names of folders: region (text), month (integers)"]
 
@@ -79,6 +80,7 @@ def test_new_describes_the_columns_of_partitions(tmp_path, ending):
     assert table.rows.column("region").to_pylist().count([b"north"]) == 2 * ROWS
 
 
+@pytest.mark.slow
 def test_a_partition_can_be_the_label_and_can_decide_the_split(tmp_path):
     folder = write(tmp_path / "data", ".parquet", [(region, str(month)) for month in range(1, 7) for region in "ab"])
     data = Data(str(folder), split_by=TimeSplit("month", {"train": 4, "eval": 1, "test": 1}))
@@ -94,6 +96,7 @@ def test_a_partition_can_be_the_label_and_can_decide_the_split(tmp_path):
     assert months[0].isdisjoint(months[1])
 
 
+@pytest.mark.slow
 def test_partitions_below_spans_and_below_folders_of_splits(tmp_path):
     for span in (1, 2):
         write(tmp_path / f"data/day={span}", ".parquet")
@@ -108,6 +111,7 @@ def test_partitions_below_spans_and_below_folders_of_splits(tmp_path):
     assert values(records(tmp_path / "splits")[0]).keys() == {"x", "late", "region", "month"}
 
 
+@pytest.mark.slow
 def test_a_schema_decides_the_type_of_a_partition(tmp_path):
     data = Data(str(write(tmp_path / "data", ".parquet")))
     run(data, tmp_path / "text", types={"month": "text"})
@@ -116,6 +120,7 @@ def test_a_schema_decides_the_type_of_a_partition(tmp_path):
         run(data, tmp_path / "numbers", types={"region": "integers"})
 
 
+@pytest.mark.slow
 def test_a_column_of_the_file_counts_and_not_its_namesake_among_the_folders(tmp_path):
     data = Data(str(write(tmp_path / "data", ".csv", [("1", "1")], "x")))
     run(data, tmp_path / "out")
@@ -126,6 +131,7 @@ def test_a_column_of_the_file_counts_and_not_its_namesake_among_the_folders(tmp_
     ]
 
 
+@pytest.mark.slow
 def test_files_of_other_partitions_are_refused(tmp_path):
     folder = write(tmp_path / "data", ".parquet", [("a", "1")])
     write(folder, ".parquet", [("b", "1")], "country")
