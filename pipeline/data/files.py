@@ -120,7 +120,11 @@ def find(
     if len(kinds) > 1 or None in kinds:
         names = [kinds[None]] if None in kinds else sorted(kinds.values())
         sheet = None in kinds and kinds[None].lower().endswith((".xlsx", ".xls", ".xlsm", ".ods", ".numbers"))
-        hint = "export the spreadsheet as CSV; " if sheet else ""
+        hint = "export the spreadsheet as CSV, each sheet separately; " if sheet else ""
+        if len(kinds) > 1:
+            expected += (
+                '; name the files to read with data.files, such as "*.csv", or begin the names of others with "_"'
+            )
         if IMAGES in kinds:
             found_names = " and ".join(name.removeprefix(prefix_of(folder)) for name in sorted(kinds.values()))
             raise UserError(
@@ -141,9 +145,9 @@ def partitions_of(file: str, folder: str) -> dict[str, str | None]:
 
 
 def unread(folder: str, used: Collection[str] = ()) -> list[str]:
-    """Return the names below a folder of files that are not used, without marks and remains of other programs.
+    """Return the names below a folder of files, and of links to folders, that are not used.
 
-    These are named ".*" or "_*", and are no table.
+    Files named ".*" or "_*" that are no tables are marks and remains of other programs.
     """
     start = len(prefix_of(folder))
     if filesystem.is_remote(folder):
@@ -153,6 +157,9 @@ def unread(folder: str, used: Collection[str] = ()) -> list[str]:
         for parent, folders, names in os.walk(folder):
             folders[:] = [name for name in folders if not name.startswith(".")]
             found += [str(Path(parent, name)) for name in names]
+            # "**" does not follow links to folders.
+            links = [str(Path(parent, name)) for name in folders if os.path.islink(os.path.join(parent, name))]
+            found += [link for link in links if not any(file.startswith(f"{link}/") for file in used)]
     return [
         name[start:]
         for name in sorted(set(found).difference(used))

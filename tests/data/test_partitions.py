@@ -172,6 +172,15 @@ def test_files_that_no_pattern_matches_and_empty_files_are_listed(mixed):
     assert check_data(config_of(Data(str(mixed / "a.csv")))) == []
 
 
+def test_a_link_to_a_folder_is_read_or_listed(mixed, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other")
+    (other / "i.csv").write_text("x,late\n1,no\n2,yes\n")
+    (mixed / "link").symlink_to(other)
+    assert "old/e.csv" not in (note := notes(Data(str(mixed), files="**/*.csv"))[1])
+    assert ", link; data.files" in note
+    assert find(str(mixed), {"all": "link/*"}).all == (f"{mixed}/link/i.csv",)
+
+
 def test_tables_in_hidden_folders_are_no_data_unless_the_pattern_names_the_folder(mixed):
     def names(pattern: str) -> list[str]:
         return [os.path.relpath(file, mixed) for file in find(str(mixed), {"all": pattern}).all]
