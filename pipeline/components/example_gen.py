@@ -46,7 +46,8 @@ def create_example_gen(
 
     folder, patterns = locate(config.data)
     # To look into a bucket takes credentials, which compiling does without: there, the names in the patterns must do.
-    formats, partitions = {format_of(pattern) for pattern in patterns.values()}, set[str]()
+    formats: set[str | None] = {format_of(pattern) for pattern in patterns.values()}
+    partitions: set[str] | None = None  # unknown
     if not is_remote(folder):
         found = find_files(config.data)
         formats, partitions = {found.format}, set(found.partitions)
@@ -91,7 +92,7 @@ def _output_config(data: Data) -> example_gen_pb2.Output:
     return example_gen_pb2.Output(split_config=split_config)
 
 
-def _types_of(config: PipelineConfig, formats: set[str | None], partitions: set[str]) -> dict[str, str]:
+def _types_of(config: PipelineConfig, formats: set[str | None], partitions: set[str] | None) -> dict[str, str]:
     """Return the types that the reviewed schema and the label's settings give to columns of files.
 
     A CSV file has no types, nor has the name of a folder. Some floats of a Parquet file are integers with missing
@@ -102,7 +103,7 @@ def _types_of(config: PipelineConfig, formats: set[str | None], partitions: set[
     types = {feature.name: names[feature.type] for feature in features if feature.type in names}
     types |= {config.label.name: config.label.csv_type}  # the schema sees classes as numbers, the file may not
     types |= {config.label.weight: "floats"} if config.label.weight else {}
-    if formats & {"csv", None}:
+    if formats & {"csv", None} or partitions is None:
         return types
     # No more types than are used: a change here reads all files again.
     used = partitions | {name for name, type_ in types.items() if type_ == "integers" and "parquet" in formats}

@@ -128,7 +128,7 @@ def _scan(split_and_file: tuple[str, str], job: Job) -> FileScan:
         partitions = files.partitions_of(file, job.folder)
         units = [replace(unit, partitions=tuple(partitions.items())) for unit in units]
         if types or units:  # not an empty file
-            types = {name: job.types.get(name, job.partitions[name]) for name in partitions} | types
+            types = {name: job.types.get(name, job.partitions.get(name, csv_files.TEXT)) for name in partitions} | types
         points = []
         if job.time_column:
             for unit in units:

@@ -94,7 +94,7 @@ def _check_examples(records: Sequence[bytes], file: str, row: int) -> None:
 
 
 def _has_features_only(record: bytes) -> bool:
-    """Return whether a record has no other field than that of a tf.Example."""
+    """Return whether the only field of a record is the one that a tf.Example has."""
     at = 0
     with contextlib.suppress(IndexError):
         while at < len(record) and record[at] == _FEATURES:
