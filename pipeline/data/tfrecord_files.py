@@ -28,6 +28,8 @@ _SMALL = 64 << 10
 # By the first records of a file, the size of the others is judged.
 RECORDS_WEIGHED = 16
 _GZIP = b"\x1f\x8b"
+# Messages take many times their bytes in memory; larger records are not parsed for what they are.
+_MOST_PARSED = 1 << 20
 _FEATURES = 0x0A  # tag of the only field of a tf.Example
 # Before a record: its length and the checksum of that; after it: its checksum.
 _HEADER_BYTES, _CHECKSUM_BYTES = 12, 4
@@ -107,6 +109,8 @@ def _problem(record: bytes) -> str | None:
     """Return what a record is, and what was expected, if it is not a tf.Example or has unknown fields."""
     from tensorflow import train
 
+    if len(record) > _MOST_PARSED and _has_features_only(record):
+        return None
     for number in (1, 2, 3):
         with contextlib.suppress(ValueError, IndexError):
             for start, end in _fields(record, 0, len(record), number):
@@ -129,6 +133,8 @@ def _problem(record: bytes) -> str | None:
 
 def _parsed(kind: Any, record: bytes) -> Any:
     """Return a message of a kind; None if the bytes are none, or have other fields."""
+    if len(record) > _MOST_PARSED:
+        return None
     with contextlib.suppress(DecodeError):
         message = kind.FromString(record)
         size = message.ByteSize()
