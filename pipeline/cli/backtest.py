@@ -16,6 +16,7 @@ from typing import Any
 
 from pipeline import filesystem
 from pipeline.cli.command_line import FAILED, SUCCEEDED
+from pipeline.cli.printing import say
 from pipeline.cli.scratch import scratch_folder
 from pipeline.cli.terminal import Screen, redirect_output
 from pipeline.data.location import check_data, find_files
@@ -35,7 +36,8 @@ def backtest(config: PipelineConfig, target: Target, output: Path, count: int, v
     """Run the windows, the oldest first; show and write the metrics of each; return the exit code."""
     windows = windows_of(config.data, count)
     configs = [config_of_window(config, spans) for spans in windows]
-    check_data(replace(config, data=replace(config.data, until_span=None, last_spans=None)))
+    for note in check_data(replace(config, data=replace(config.data, until_span=None, last_spans=None))):
+        say(f"note: {note}", error=True)
     name = datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
     with scratch_folder(), redirect_output(output / "logs" / f"{name}.log", verbose) as screen:
         screen.start(config, f"backtest {name}")

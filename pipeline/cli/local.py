@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pipeline.cli import command_line
 from pipeline.cli.backtest import FOLDER, backtest
 from pipeline.cli.local_run import LocalRun, load_libraries
+from pipeline.cli.printing import say
 from pipeline.cli.scratch import scratch_folder
 from pipeline.cli.terminal import Screen, redirect_output
 from pipeline.components.tensorflow_process import started_ahead
@@ -93,7 +94,8 @@ def run(config: PipelineConfig, target: Target, output: Path, arguments: argpars
         target = command_line.local_target(arguments, this.output, config.name)
     with only_run_in(output), this.announcing_errors():
         prepare(config)
-        check_data(config)
+        for note in check_data(config):
+            say(f"note: {note}", error=True)
         return _run(this, target, arguments.verbose, take)
 
 

@@ -21,6 +21,7 @@ from pipeline.cli.printing import say
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
 from pipeline.settings.config import Data
+from pipeline.settings.image_data import Images
 from pipeline.settings.repository import find_root, runner, shown
 from pipeline.settings.tasks import Task
 
@@ -60,10 +61,12 @@ def from_table(arguments: argparse.Namespace, data: Path, path: str) -> Made:
     """Look at a table; return what was found, and the texts of config, module file and schema."""
     with silence_stderr():
         # TensorFlow prints warnings and takes seconds to import, so not before the arguments are checked.
+        from pipeline.data.location import notes
         from pipeline.scaffold import files
         from pipeline.scaffold.table import check_leaks, look
     leave_out = tuple(dict.fromkeys(arguments.leave_out))
-    table = look(Data(str(data), leave_out=leave_out), arguments.label, arguments.task, arguments.weight)
+    source = Data(str(data), leave_out=leave_out)
+    table = look(source, arguments.label, arguments.task, arguments.weight)
     table, warnings = files.with_groups(table, arguments.keep, f"configs/{arguments.name}.py")
     check_leaks(table, arguments.keep)
     size = f"{table.rows.num_rows:,} rows, {table.rows.num_columns} columns"
@@ -72,12 +75,14 @@ def from_table(arguments: argparse.Namespace, data: Path, path: str) -> Made:
         files.module_text(arguments.name, table),
         files.schema_text(table, arguments.keep),
     )
-    return f"{size}{'' if table.whole else ' read (the run reads all)'}", [*files.summary(table), *warnings], texts
+    lines = [*files.summary(table), *warnings, *(("note", note) for note in notes(source))]
+    return f"{size}{'' if table.whole else ' read (the run reads all)'}", lines, texts
 
 
 def from_images(arguments: argparse.Namespace, data: Path, path: str) -> Made:
     """Do the same for images."""
     with silence_stderr():
+        from pipeline.data.location import notes
         from pipeline.scaffold import image_files
         from pipeline.scaffold.image_inspection import look
 
@@ -87,7 +92,8 @@ def from_images(arguments: argparse.Namespace, data: Path, path: str) -> Made:
         image_files.module_text(arguments.name, pictures, arguments.backbone),
         image_files.schema_text(pictures),
     )
-    return f"{len(pictures.values):,} images", image_files.summary(pictures), texts
+    lines = [*image_files.summary(pictures), *(("note", note) for note in notes(Data(str(data), images=Images())))]
+    return f"{len(pictures.values):,} images", lines, texts
 
 
 def check_options(arguments: argparse.Namespace) -> None:

@@ -24,6 +24,7 @@ from pipeline.model.versions import Versions, model_at
 from pipeline.settings.checks import Share, check_value
 from pipeline.settings.config import BIGQUERY
 from pipeline.settings.image_data import ENDINGS
+from pipeline.settings.names import shortened
 from pipeline.settings.repository import find_root, runner, shown
 from pipeline.settings.tasks import ANSWERS, LABEL_SET
 
@@ -134,12 +135,17 @@ def find_files(data: str) -> dict[str, str]:
         raise UserError(f"no data at {data}; give a file or folder of CSV, Parquet, TFRecord or JSON lines files")
     names = [data]
     if path.is_dir():
-        names = sorted(str(file) for file in path.rglob("*") if file.is_file() and file.name[0] not in "._")
+        from pipeline.data.files import is_hidden, unread
+
+        found = unread(data)
+        names = [str(path / name) for name in found if not is_hidden(name)]
+        if hidden := [name for name in found if is_hidden(name)]:
+            say(f"note: hidden files of {data} that are not read: {len(hidden)}, {shortened(hidden)}", error=True)
     formats = {name: _format_of(name) for name in names}
     unknown = [name for name, format in formats.items() if format is None]
     if unknown or not formats:
-        found = f"found {unknown[0]}" if unknown else f"{data} has no files"
-        raise UserError(f"{found}; expected .csv, .parquet, .tfrecord or .jsonl files, also compressed, or images")
+        reason = f"found {unknown[0]}" if unknown else f"{data} has no files"
+        raise UserError(f"{reason}; expected .csv, .parquet, .tfrecord or .jsonl files, also compressed, or images")
     if IMAGES in formats.values() and len(set(formats.values())) > 1:
         table = next(name for name, format in formats.items() if format != IMAGES)
         raise UserError(f"{data} has images, and {table} beside them; name the table, or a folder of images alone")

@@ -6,6 +6,7 @@ A batch has the inputs of the rows that the model can answer, and for every row 
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ from pipeline.cli import predict_images
 from pipeline.cli.predict_images import Batch
 from pipeline.cli.printing import say
 from pipeline.data import csv_files, parquet_files, shards
-from pipeline.data.files import open_decompressed
+from pipeline.data.files import open_decompressed, partitions_of
 from pipeline.data.table import BadRow, Unit
 from pipeline.errors import UserError
+from pipeline.filesystem import is_remote
 from pipeline.model.features import Refused, check_columns, check_common_columns, from_instances, from_table, lacking
 from pipeline.model.inputs import Input, take_examples
 from pipeline.model.signatures import Signature
@@ -33,11 +35,14 @@ def read_table(file: str, format: str, signature: Signature, kept: list[str], ma
     """Yield the rows of a CSV, Parquet or TFRecord file, batch by batch."""
     inputs, examples = signature.inputs, take_examples(signature.inputs)
     image = predict_images.image_input(signature)
+    partitions = _partitions_of(file)
     names: list[str] | None = None  # TFRecord files do not list them
     if format != "tfrecord":
         names = csv_files.read_header(file) if format == "csv" else list(parquet_files.scan(file)[0])
     if names == [] and format == "csv":
         return  # an empty file has no header
+    if names is not None:
+        names += [name for name in partitions if name not in names]
     if names is not None:
         absent = [name for name in kept if name not in names]
         if absent:
@@ -53,8 +58,10 @@ def read_table(file: str, format: str, signature: Signature, kept: list[str], ma
     types |= {image.name: csv_files.TEXT} if image else {}  # their paths
     if examples and names is not None:  # the signature does not name their columns
         types = csv_files.scan(file, {})[0] if format == "csv" else parquet_files.scan(file)[0]
+        types = dict.fromkeys(partitions, csv_files.TEXT) | types
     wanted = [name for name in (*inputs, *kept) if names is None or name in names]
-    for rows in shards.read(Unit(file, format), types, None if examples else wanted):
+    unit = Unit(file, format, partitions=tuple(partitions.items()))
+    for rows in shards.read(unit, types, None if examples else wanted):
         columns = {name: rows.table.column(name) for name in kept}
         if image:
             if rows.bad:
@@ -79,13 +86,25 @@ def read_table(file: str, format: str, signature: Signature, kept: list[str], ma
         yield from_table(good, file, inputs), columns, [refused.get(numbers[place], "") for place in order]
 
 
+def _partitions_of(file: str) -> dict[str, str | None]:
+    """Return the columns and values that the names of all folders above a file say."""
+    return partitions_of(file if is_remote(file) else str(Path(file).absolute()), "")
+
+
 def read_json_lines(file: str, format: str, signature: Signature, kept: list[str], may_refuse: bool) -> Iterator[Batch]:
     """Yield the rows of a JSON lines file."""
+    integers = {name for name, column in signature.inputs.items() if column.kind == csv_files.INTEGERS}
+    partitions = {
+        name: int(value) if name in integers and value and value.isdecimal() else value
+        for name, value in _partitions_of(file).items()
+        if name in signature.inputs or name in kept
+    }
     image = predict_images.image_input(signature)
     with open_decompressed(file) as stream:
         numbered = ((number, line) for number, line in enumerate(stream, 1) if line.strip())
         while lines := list(itertools.islice(numbered, predict_images.ROWS_AT_ONCE if image else BATCH_ROWS)):
             instances, refused = _parsed([line for _, line in lines])
+            instances = [{**partitions, **row} if isinstance(row, dict) else row for row in instances]
             values = [row if isinstance(row, dict) else {} for row in instances]
             objects = all(isinstance(row, dict) for row in instances) and not take_examples(signature.inputs)
             if objects and len(refused) < len(lines):

@@ -104,14 +104,7 @@ def job_of(exec_properties: dict[str, Any], uri: str) -> tuple[shards.Job, int]:
 
     images = Images(**settings.images) if settings.images else None
     folder = exec_properties["input_base"]
-    found = files.find(
-        folder,
-        settings.patterns,
-        settings.last_spans,
-        images=images is not None,
-        until_span=settings.until_span,
-        test_newest=settings.test_newest,
-    )
+    found = _find(folder, settings)
     by_split = {} if found.format == files.IMAGES else found.by_split
     shares = {split.name: split.hash_buckets for split in output_config.split_config.splits}
     if settings.test_newest and shares:
@@ -141,6 +134,7 @@ def job_of(exec_properties: dict[str, Any], uri: str) -> tuple[shards.Job, int]:
             test_span=found.span if settings.test_newest else None,
             kept=settings.kept,
             code=exec_properties.get("code", ""),
+            partitions=found.partitions,
             stamps=dict(filesystem.stamps(folder, found.all)) if settings.kept else {},
         ),
         found.span,
@@ -167,22 +161,37 @@ def write_examples(pipeline: beam.Pipeline, job: shards.Job) -> None:
 
 
 class ExampleGenDriver(driver.FileBasedDriver):
-    """TFX's driver, extended to detect changed images, in folders or listed in a table of paths."""
+    """TFX's driver, extended to detect changed images and files at any depth, and renamed folders of partitions."""
 
     def resolve_exec_properties(self, exec_properties: dict[str, Any], *infos: Any) -> dict[str, Any]:
-        """Add the images to the fingerprint of the files."""
+        """Add what TFX does not see to the fingerprint of the files."""
         resolved: dict[str, Any] = super().resolve_exec_properties(exec_properties, *infos)
-        resolved[utils.FINGERPRINT_PROPERTY_NAME] += fingerprint_of_images(resolved)
+        resolved[utils.FINGERPRINT_PROPERTY_NAME] += fingerprint_of_files(resolved)
         return resolved
 
 
-def fingerprint_of_images(exec_properties: dict[str, Any]) -> str:
-    """Return a fingerprint of the image files of a component's settings; empty if it reads none."""
+def fingerprint_of_files(exec_properties: dict[str, Any]) -> str:
+    """Return a fingerprint of the images, partitions and files at any depth of a component's settings; "" for none.
+
+    TFX's own takes "**" for one folder, and does not look at names.
+    """
     settings = ExampleGenSettings(**json.loads(exec_properties["settings"]))
-    if not settings.images:
+    images = Images(**settings.images) if settings.images else None
+    found = _find(exec_properties["input_base"], settings)
+    if not images and not found.partitions and "**" not in "".join(settings.patterns.values()):
         return ""
-    found = files.find(exec_properties["input_base"], settings.patterns, settings.last_spans, images=True)
-    return f",images:{image_dataset.fingerprint(found, Images(**settings.images))}"
+    return f",{'images' if images else 'files'}:{image_dataset.fingerprint(found, images)}"
+
+
+def _find(folder: str, settings: ExampleGenSettings) -> files.Files:
+    return files.find(
+        folder,
+        settings.patterns,
+        settings.last_spans,
+        images=settings.images is not None,
+        until_span=settings.until_span,
+        test_newest=settings.test_newest,
+    )
 
 
 class ArrowExampleGen(FingerprintedComponent, tfx_components.FileBasedExampleGen):

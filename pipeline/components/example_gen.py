@@ -46,9 +46,11 @@ def create_example_gen(
 
     folder, patterns = locate(config.data)
     # To look into a bucket takes credentials, which compiling does without: there, the names in the patterns must do.
-    formats = {format_of(pattern) for pattern in patterns.values()}
+    formats: set[str | None] = {format_of(pattern) for pattern in patterns.values()}
+    partitions: set[str] | None = None  # unknown
     if not is_remote(folder):
-        formats = {find_files(config.data).format}
+        found = find_files(config.data)
+        formats, partitions = {found.format}, set(found.partitions)
     split_by, one_pattern = config.data.split_by, list(patterns) == ["all"]
     return ArrowExampleGen(
         input_base=folder,
@@ -65,7 +67,7 @@ def create_example_gen(
             until_span=config.data.until_span,
             test_newest=config.data.test_newest,
             kept=kept,
-            types=_types_of(config, formats),
+            types=_types_of(config, formats, partitions),
             label=config.label.name,
             weight=config.label.weight,
             leave_out=config.data.leave_out,
@@ -91,17 +93,19 @@ def _output_config(data: Data) -> example_gen_pb2.Output:
     return example_gen_pb2.Output(split_config=split_config)
 
 
-def _types_of(config: PipelineConfig, formats: set[str | None]) -> dict[str, str]:
+def _types_of(config: PipelineConfig, formats: set[str | None], partitions: set[str] | None) -> dict[str, str]:
     """Return the types that the reviewed schema and the label's settings give to columns of files.
 
-    A CSV file has no types. Some floats of a Parquet file are integers with missing values.
+    A CSV file has no types, nor has the name of a folder. Some floats of a Parquet file are integers with missing
+    values.
     """
     names = {schema_pb2.INT: "integers", schema_pb2.FLOAT: "floats", schema_pb2.BYTES: "text"}
     features = parse(Path(config.schema), config.data.leave_out).feature if config.schema else []
     types = {feature.name: names[feature.type] for feature in features if feature.type in names}
     types |= {config.label.name: config.label.csv_type}  # the schema sees classes as numbers, the file may not
     types |= {config.label.weight: "floats"} if config.label.weight else {}
-    if formats & {"csv", None}:
+    if formats & {"csv", None} or partitions is None:
         return types
     # No more types than are used: a change here reads all files again.
-    return {name: type_ for name, type_ in types.items() if type_ == "integers"} if "parquet" in formats else {}
+    used = partitions | {name for name, type_ in types.items() if type_ == "integers" and "parquet" in formats}
+    return {name: type_ for name, type_ in types.items() if name in used}

@@ -14,7 +14,7 @@ from tfx.orchestration.kubeflow.v2.file_based_example_gen import driver
 from tfx.types import artifact_utils, standard_component_specs
 
 from pipeline import filesystem
-from pipeline.components.arrow_example_gen import fingerprint_of_images
+from pipeline.components.arrow_example_gen import fingerprint_of_files
 from pipeline.components.bigquery_example_gen import BigQueryDriver
 
 
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
         return
     driver.main(arguments)
     written = json.loads(filesystem.read_text(given.outputs.output_file))
-    written["parameterValues"][utils.FINGERPRINT_PROPERTY_NAME] += fingerprint_of_images(properties)
+    written["parameterValues"][utils.FINGERPRINT_PROPERTY_NAME] += fingerprint_of_files(properties)
     filesystem.write(given.outputs.output_file, json.dumps(written))
 
 

@@ -1,9 +1,10 @@
 """Read image datasets: a folder for each class, a table of paths, or encoded images in a column of a table."""
 
 import hashlib
+import itertools
 import posixpath
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -160,10 +161,10 @@ def address_of(folder: str, path: str | None) -> str | None:
     return posixpath.join(folder, normal)
 
 
-def in_tables(found: files.Files, images: Images) -> Iterator[tuple[str, str | None, str | None]]:
+def in_tables(found: files.Files, images: Images | None) -> Iterator[tuple[str, str | None, str | None]]:
     """Yield file and row, path, and address (None: no valid path) of every image that tables name."""
     for file in dict.fromkeys(found.all):
-        if found.format == files.IMAGES or not holds_paths(file, found.format, images):
+        if images is None or found.format == files.IMAGES or not holds_paths(file, found.format, images):
             continue
         unit, column = Unit(file, found.format), [images.column]
         is_csv = found.format == "csv"
@@ -174,11 +175,10 @@ def in_tables(found: files.Files, images: Images) -> Iterator[tuple[str, str | N
                 yield f"{file}, row {number}", path, address_of(listing.folder, path)
 
 
-def fingerprint(found: files.Files, images: Images) -> str:
-    """Return a text that changes with the names, sizes and times of images, without reading an image."""
-    addresses: Iterable[str] = found.all
-    if found.format != files.IMAGES:
-        addresses = (address for _, _, address in in_tables(found, images) if address)
+def fingerprint(found: files.Files, images: Images | None) -> str:
+    """Return a text that changes with the names, sizes and times of files and images, without reading an image."""
+    listed = (address for _, _, address in in_tables(found, images) if address)
+    addresses = itertools.chain(found.all, listed)
     digest = hashlib.sha256()
     start = len(files.prefix_of(found.folder))
     for address, stamp in filesystem.stamps(found.folder, addresses):

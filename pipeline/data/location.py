@@ -8,9 +8,9 @@ from typing import Any
 
 from pipeline.data import files
 from pipeline.errors import UserError
-from pipeline.filesystem import is_remote
+from pipeline.filesystem import is_remote, stamps
 from pipeline.settings.config import BIGQUERY, SPLITS, Data, PipelineConfig
-from pipeline.settings.names import did_you_mean
+from pipeline.settings.names import did_you_mean, shortened
 
 
 def find_files(data: Data) -> files.Files:
@@ -65,21 +65,21 @@ def prepare(config: PipelineConfig) -> None:
             raise UserError(f"{config.data.prepare} failed; its message stands above")
 
 
-def check_data(config: PipelineConfig) -> None:
-    """Find the files and check the label in CSV and Parquet files, and the form of every CSV row."""
+def check_data(config: PipelineConfig) -> list[str]:
+    """Find the files and check the label in CSV and Parquet files, and the form of every CSV row; return ``notes``."""
     if config.data.query_source:
         query_of(config.data)
-        return
+        return []
     found = find_files(config.data)
     if found.format == files.IMAGES:
         _check_classes(found, config)
     if found.format in ("tfrecord", files.IMAGES):
-        return
+        return notes(config.data, found)
     if config.data.leave_out:
         from pipeline.data.shards import check_left_out
 
-        names = {name for file in found.all for name in _names_in(file, found.format)}
-        check_left_out(config.data.leave_out, names, config.data.path)
+        names = {name for file in found.all for name in _columns(file, found.format)}
+        check_left_out(config.data.leave_out, {*names, *found.partitions}, config.data.path)
     for split, paths in found.by_split.items():
         if images := config.data.images:
             from pipeline.data import csv_files, image_dataset
@@ -88,10 +88,37 @@ def check_data(config: PipelineConfig) -> None:
                 image_dataset.holds_paths(file, found.format, images)  # checks the columns of a Parquet file
                 if found.format == "csv":
                     image_dataset.check_columns(csv_files.read_header(file), file, images)
-        rows = sum(_check_label(file, found.format, config) for file in paths)
+        rows = sum(_check_label(file, found, config) for file in paths)
         if not rows:
             which = "the files" if split == "all" else f"the files of the {split} split"
             raise UserError(f"{which} have no rows: {', '.join(paths)}; expected at least one row")
+    return notes(config.data, found)
+
+
+def notes(data: Data, found: files.Files | None = None) -> list[str]:
+    """Return what the names of folders add to the rows, and which files of the folder add nothing."""
+    found = found or find_files(data)
+    lines = []
+    if found.partitions:
+        own = set(_columns(found.all[0], found.format)).intersection(found.partitions)
+        added = [f"{name} ({kind})" for name, kind in found.partitions.items() if name not in own]
+        if added:
+            lines.append(f"columns from the names of folders: {shortened(added)}")
+        if own:
+            lines.append(
+                f"{shortened(sorted(own))} in the names of folders: the files have such a column, which is read instead"
+            )
+    if found.format != files.IMAGES:
+        empty = [file for file, stamp in stamps(found.folder, found.all) if stamp and not stamp[0]]
+        if empty:
+            lines.append(f"empty files: {len(empty)}, {shortened(empty)}")
+    others = [] if Path(data.path).is_file() else files.unread(found.folder, {*found.all, *found.other_spans})
+    if others:
+        setting = "data.splits names" if data.splits else f"data.files={data.files!r} names"
+        lines.append(
+            f"files of {data.path} that are not read: {len(others)}, {shortened(others)}; {setting} those that are"
+        )
+    return lines
 
 
 def _check_classes(found: files.Files, config: PipelineConfig) -> None:
@@ -111,7 +138,7 @@ def _check_classes(found: files.Files, config: PipelineConfig) -> None:
         )
 
 
-def _check_label(file: str, format: str, config: PipelineConfig) -> int:
+def _check_label(file: str, found_files: files.Files, config: PipelineConfig) -> int:
     """Check the label in every row; return the number of rows."""
     # Imported here: --help and setting errors must not wait for it.
     import pyarrow as pa
@@ -120,9 +147,9 @@ def _check_label(file: str, format: str, config: PipelineConfig) -> int:
     from pipeline.data import labels
     from pipeline.data.table import type_name
 
-    label = config.label
+    label, format = config.label, found_files.format
     row = 0
-    for rows in _read_column(file, format, label.name, label.csv_type):
+    for rows in _read_column(file, found_files, label.name, label.csv_type):
         if rows.bad and not config.data.max_bad_rows:
             raise UserError(f"{rows.bad[0]}; correct it, or allow a share of bad rows with data.max_bad_rows")
         column = rows.table.column(0).combine_chunks()
@@ -153,26 +180,27 @@ def _check_label(file: str, format: str, config: PipelineConfig) -> int:
     return row
 
 
-def _names_in(file: str, format: str) -> list[str]:
+def _columns(file: str, format: str) -> list[str]:
+    """Return the names of a file's columns; none of TFRecords, which do not list them."""
     from pipeline.data import csv_files, parquet_files
 
-    return list(parquet_files.scan(file)[0]) if format == "parquet" else csv_files.read_header(file)
+    if format == "csv":
+        return csv_files.read_header(file)
+    return list(parquet_files.scan(file)[0]) if format == "parquet" else []
 
 
-def _read_column(file: str, format: str, name: str, csv_type: str) -> Iterator[Any]:
+def _read_column(file: str, found: files.Files, name: str, csv_type: str) -> Iterator[Any]:
     """Yield one column, as ``pipeline.data.table.Rows``."""
-    from pipeline.data import csv_files, parquet_files
+    from pipeline.data import csv_files, shards
     from pipeline.data.table import Unit
 
-    names = _names_in(file, format)
-    if format == "csv" and not names:
+    names, partitions = _columns(file, found.format), files.partitions_of(file, found.folder)
+    if found.format == "csv" and not names:
         return  # an empty file has no header and no rows
-    if name not in names:
+    if name not in (*names, *partitions):
         raise UserError(
-            f"{file} has no column {name!r}, the label; it has {', '.join(names) or 'no columns'}"
+            f"{file} has no column {name!r}, the label; it has {', '.join((*names, *partitions)) or 'no columns'}"
             f"{csv_files.column_hint(file, names, [name]) or did_you_mean(name, names)}"
         )
-    if format == "parquet":
-        yield from parquet_files.read(Unit(file, "parquet"), [name])
-    else:
-        yield from csv_files.read(Unit(file, "csv"), {name: csv_type}, [name])
+    types = {name: csv_type} if found.format == "csv" or name not in names else {}
+    yield from shards.read(Unit(file, found.format, partitions=tuple(partitions.items())), types, [name])

@@ -72,11 +72,11 @@ def read(unit: Unit, columns: Sequence[str] | None = None) -> Iterator[Rows]:
             for batch in opened.iter_batches(at_once, row_groups=list(groups), columns=columns, use_threads=False):
                 # pyarrow takes "a" for "a.b", too.
                 wanted = batch.select([name for name in batch.schema.names if name in names])
-                for part in _in_parts(wanted, unit.file, first):
+                for part, count in _in_parts(wanted, unit.file, first):
                     decoded += part.nbytes
                     check_decoded(unit.file, decoded, stored)
-                    yield Rows(part, np.arange(first, first + part.num_rows))
-                    first += part.num_rows
+                    yield Rows(part, np.arange(first, first + count))
+                    first += count
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
             if _NO_DICTIONARY in str(error):
                 raise UserError(
@@ -140,15 +140,15 @@ def _check_types(opened: parquet.ParquetFile, names: Sequence[str], file: str) -
             )
 
 
-def _in_parts(batch: pa.RecordBatch, file: str, row: int) -> Iterator[pa.Table]:
-    """Yield the rows in parts that stay small when repeated texts are expanded; UserError: a row is too large."""
+def _in_parts(batch: pa.RecordBatch, file: str, row: int) -> Iterator[tuple[pa.Table, int]]:
+    """Yield the rows, and their number, in parts that stay small with texts expanded; UserError: a row is too large."""
     sizes: np.ndarray = sum((_row_bytes(column) for column in batch.columns), np.zeros(len(batch), np.int64))
     if len(sizes) and sizes.max() > MOST_ROW_BYTES:
         raise UserError(_too_large(file, row + int(sizes.argmax()), int(sizes.max())))
     starts = np.flatnonzero(np.diff(np.cumsum(sizes) // BYTES_AT_ONCE, prepend=0)).tolist()
     for start, end in itertools.pairwise(sorted({0, *starts, len(batch)})):
         columns = [_written_out(column) for column in batch.slice(start, end - start).columns]
-        yield pa.table(columns, names=batch.schema.names)
+        yield pa.table(columns, names=batch.schema.names), end - start
 
 
 def _written_out(column: pa.Array) -> pa.Array:

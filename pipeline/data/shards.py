@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, cast
 
+import pyarrow as pa
+
 from pipeline.data import csv_files, files, kept, parquet_files, splits, tfrecord_files
 from pipeline.data.image_dataset import Listing, deal, list_folder, list_table, mean_bytes
 from pipeline.data.table import Rows, Unit
@@ -54,6 +56,7 @@ class Job:
     kept: str = ""  # folder of scans and shards kept for later runs
     code: str = ""  # fingerprint of the code that creates them
     stamps: Mapping[str, tuple[int, float] | None] = field(default_factory=dict)  # size and mtime of kept files
+    partitions: Mapping[str, str] = field(default_factory=dict)  # types of columns in the names of folders
     blocks: bool = False  # also write the decoded rows of each file, see pipeline.data.blocks; on this machine only
 
     @property
@@ -126,6 +129,10 @@ def _scan(split_and_file: tuple[str, str], job: Job) -> FileScan:
             }
         else:
             types, units = {}, tfrecord_files.scan(file)
+        partitions = files.partitions_of(file, job.folder)
+        units = [replace(unit, partitions=tuple(partitions.items())) for unit in units]
+        if types or units:  # not an empty file
+            types = {name: job.types.get(name, job.partitions.get(name, csv_files.TEXT)) for name in partitions} | types
         points = []
         if job.time_column:
             for unit in units:
@@ -217,18 +224,39 @@ def _deal_images(job: Job, scans: Sequence[FileScan], types: Mapping[str, str]) 
 
 
 def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = None) -> Iterator[Rows]:
-    """Read a part of a file of any format; ``columns`` None: those with a type, or all of TFRecords."""
+    """Read a part of a file, with the columns in the names of its folders.
+
+    ``columns`` None: those with a type, or all of TFRecords.
+    """
     try:
         if unit.format == "csv":
-            yield from csv_files.read(unit, types, columns)
+            found = csv_files.read(unit, types, columns)
         elif unit.format == "parquet":
             whole = [name for name, kind in types.items() if kind == csv_files.INTEGERS]
-            for rows in parquet_files.read(unit, list(types) if columns is None else columns):
-                yield parquet_files.with_integers(rows, whole, unit.file)
+            wanted = list(types) if columns is None else columns
+            found = (parquet_files.with_integers(rows, whole, unit.file) for rows in parquet_files.read(unit, wanted))
         else:
-            yield from tfrecord_files.read(unit, columns)
+            found = tfrecord_files.read(unit, columns)
+        for rows in found:
+            yield _with_partitions(rows, unit, types, columns) if unit.partitions else rows
     except MemoryError as error:
         raise UserError(out_of_memory(unit.file)) from error
+
+
+def _with_partitions(rows: Rows, unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None) -> Rows:
+    """Return rows with the columns in the names of folders; a column of the file itself counts instead."""
+    table = {name: rows.table.column(name) for name in rows.table.column_names}
+    for name, value in unit.partitions:
+        if name not in table and name in (types if columns is None else columns):
+            kind = types.get(name, csv_files.TEXT)
+            parsed, wrong = csv_files.parse(pa.chunked_array([pa.array([value], pa.string())]), kind)
+            if wrong is not None:
+                raise UserError(
+                    f"{unit.file}: the folder's column {name!r} is {value!r}; expected {csv_files.EXPECTED[kind]}, as "
+                    "the schema says"
+                )
+            table[name] = pa.repeat(parsed[0], len(rows.numbers))
+    return replace(rows, table=pa.table(table))
 
 
 def out_of_memory(file: str) -> str:

@@ -59,6 +59,7 @@ class Unit:
     length: int | None = None  # bytes or row groups; None: to the end
     first_row: int = 1  # in the file
     bytes: int = 0  # about what its rows take in memory
+    partitions: tuple[tuple[str, str | None], ...] = ()  # columns and values in the names of its folders
 
 
 @dataclass(frozen=True)

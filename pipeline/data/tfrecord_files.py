@@ -8,15 +8,17 @@ import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import numpy as np
 import pyarrow as pa
+from google.protobuf.message import DecodeError
 
 from pipeline import filesystem
 from pipeline.data import files
 from pipeline.data.table import MOST_ROW_BYTES, Rows, Unit, check_decoded, rows_at_once
 from pipeline.errors import UserError, first_line
+from pipeline.settings.names import shortened
 
 BATCH_ROWS = 8_192
 # Features of an example: each takes some kilobytes once it is a column, and a hundred thousand take a minute.
@@ -26,6 +28,9 @@ _SMALL = 64 << 10
 # By the first records of a file, the size of the others is judged.
 RECORDS_WEIGHED = 16
 _GZIP = b"\x1f\x8b"
+# Messages take many times their bytes in memory; larger records are not parsed for what they are.
+_MOST_PARSED = 1 << 20
+_FEATURES = 0x0A  # tag of the only field of a tf.Example
 # Before a record: its length and the checksum of that; after it: its checksum.
 _HEADER_BYTES, _CHECKSUM_BYTES = 12, 4
 
@@ -50,9 +55,12 @@ def read(unit: Unit, columns: Sequence[str] | None = None, at_once: int = BATCH_
         try:
             table = pa.table(decoder.DecodeBatch(records))
         except Exception as error:
+            for number, record in enumerate(records, row):
+                if problem := _problem(record):
+                    raise UserError(f"{unit.file}, row {number}: {problem}") from error
             raise UserError(
-                f"{unit.file}, between rows {row} and {row + len(records) - 1}: a record is no tf.Example: "
-                f"{first_line(error)}"
+                f"{unit.file}, between rows {row} and {row + len(records) - 1}: the tf.Examples do not fit together: "
+                f"{first_line(error)}; expected one type of each feature in every record"
             ) from error
         if columns is not None:
             table = table.select([name for name in table.column_names if name in columns])
@@ -61,8 +69,12 @@ def read(unit: Unit, columns: Sequence[str] | None = None, at_once: int = BATCH_
 
 
 def _check_examples(records: Sequence[bytes], file: str, row: int) -> None:
-    """Reject examples with too many features or bytes before they become columns, which take far more memory."""
+    """Reject records of which a column would hold only a part, and those that would take far more memory as columns."""
     for number, record in enumerate(records, row):
+        # Fields below the first one are the same in all records of a program.
+        if not _has_features_only(record) or number < row + RECORDS_WEIGHED:
+            if problem := _problem(record):
+                raise UserError(f"{file}, row {number}: {problem}")
         if len(record) < _SMALL:
             continue
         count = size = 0
@@ -81,6 +93,54 @@ def _check_examples(records: Sequence[bytes], file: str, row: int) -> None:
             raise UserError(
                 f"{file}, row {number}: found {size >> 20:,} MB in a row; expected at most {MOST_ROW_BYTES >> 20}"
             )
+
+
+def _has_features_only(record: bytes) -> bool:
+    """Return whether the only field of a record is the one that a tf.Example has."""
+    at = 0
+    with contextlib.suppress(IndexError):
+        while at < len(record) and record[at] == _FEATURES:
+            length, at = _varint(record, at + 1)
+            at += length
+    return at == len(record)
+
+
+def _problem(record: bytes) -> str | None:
+    """Return what a record is, and what was expected, if it is not a tf.Example or has unknown fields."""
+    from tensorflow import train
+
+    if len(record) > _MOST_PARSED and _has_features_only(record):
+        return None
+    for number in (1, 2, 3):
+        with contextlib.suppress(ValueError, IndexError):
+            for start, end in _fields(record, 0, len(record), number):
+                inner = _parsed(train.Example, record[start:end])
+                if inner and any(feature.WhichOneof("kind") for feature in inner.features.feature.values()):
+                    return f"found a tf.Example in field {number} of another message; expected the tf.Example itself"
+    if _parsed(train.Example, record):
+        return None
+    sequence = _parsed(train.SequenceExample, record)
+    if sequence and (names := sorted(sequence.feature_lists.feature_list)):
+        return (
+            f"found a tf.SequenceExample with the feature lists {shortened(map(repr, names))}, of which nothing would "
+            "be read; expected a tf.Example: write each list as one feature with several values"
+        )
+    return (
+        f"found a record that begins with {record[:20]!r} and is no tf.Example, or has fields that tf.Example does not "
+        "have; expected the bytes of tf.train.Example(...).SerializeToString()"
+    )
+
+
+def _parsed(kind: Any, record: bytes) -> Any:
+    """Return a message of a kind; None if the bytes are none, or have other fields."""
+    if len(record) > _MOST_PARSED:
+        return None
+    with contextlib.suppress(DecodeError):
+        message = kind.FromString(record)
+        size = message.ByteSize()
+        message.DiscardUnknownFields()
+        return message if message.ByteSize() == size else None
+    return None
 
 
 def _features(record: bytes) -> Iterator[int]:

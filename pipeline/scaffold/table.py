@@ -13,6 +13,7 @@ import pyarrow as pa
 from pipeline.data import csv_files, labels, shards, splits
 from pipeline.data.csv_rows import REPEATED_HEADER
 from pipeline.data.examples import as_lists, serialize
+from pipeline.data.files import Files
 from pipeline.data.location import find_files
 from pipeline.data.table import BadRow, Rows, Unit
 from pipeline.errors import UserError, first_line
@@ -130,7 +131,7 @@ def read_columns(data: Data, label: str) -> Read:
         raise UserError("pipeline new reads CSV and Parquet files; for TFRecords copy configs/flights.py and edit it")
     if label in data.leave_out:
         raise UserError(f"the column {label!r} is the label, and cannot be left out")
-    scans = _scan(found.all, found.format, label, data)
+    scans = _scan(found, label, data)
     batches, whole = _read(scans)
     count = sum(len(rows.table) for rows, _ in batches)
     if count < FEWEST_ROWS:
@@ -177,13 +178,21 @@ def check_leaks(table: Table, keep: Collection[str]) -> None:
     )
 
 
-def _scan(files: tuple[str, ...], format: str, label: str, data: Data) -> list[shards.FileScan]:
+def _scan(found: Files, label: str, data: Data) -> list[shards.FileScan]:
     """Scan every file; a column of a CSV file is read as text, until all of it is known."""
-    pairs = tuple(("all", file) for file in files)
-    job = shards.Job(pairs, format, output_splits=(), uri="", leave_out=data.leave_out)
+    job = shards.Job(
+        tuple(("all", file) for file in found.all),
+        found.format,
+        output_splits=(),
+        uri="",
+        folder=found.folder,
+        partitions=found.partitions,
+        leave_out=data.leave_out,
+    )
     scans = []
     for split, file in job.files:
-        known = dict.fromkeys(csv_files.read_header(file), csv_files.TEXT) if format == "csv" else {}
+        names = (*csv_files.read_header(file), *found.partitions) if found.format == "csv" else ()
+        known = dict.fromkeys(names, csv_files.TEXT)
         scan = shards.scan((split, file), dataclasses.replace(job, types=known))
         if scan.problem:
             raise UserError(scan.problem)

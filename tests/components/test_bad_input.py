@@ -1,6 +1,7 @@
 """Files that are damaged, differ or hold what they should not: refused with file, row and column, never read amiss."""
 
 import csv
+import decimal
 import gzip
 import json
 from collections.abc import Callable
@@ -11,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from pipeline.data import shard_files, shards
+from pipeline.data import shard_files, shards, tfrecord_files
 from pipeline.data.location import find_files
+from pipeline.data.table import Unit
 from pipeline.errors import UserError
 from pipeline.settings.config import Data, HashSplit, TimeSplit
 from tests.components.example_gen import records, run, values
@@ -164,10 +166,61 @@ def test_a_tfrecord_with_a_wrong_checksum_or_cut_short_is_refused_with_its_row(f
     assert problem(folder).startswith(f"{file}, row 200: damaged or cut short")
 
 
-def test_a_record_that_is_no_example_is_refused(folder, problem):
+def number(value: int) -> tf.train.Feature:
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+
+
+EXAMPLE = tf.train.Example(features=tf.train.Features(feature={"a": number(7)})).SerializeToString()
+SEQUENCE = tf.train.SequenceExample(
+    context=tf.train.Features(feature={"a": number(7)}),
+    feature_lists=tf.train.FeatureLists(feature_list={"steps": tf.train.FeatureList(feature=[number(1), number(2)])}),
+).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (b"\xff\xff not an example", "found a record that begins with b'\\xff\\xff not an example' and is no tf.Exam"),
+        (b'{"a": 1, "b": 2}', 'found a record that begins with b\'{"a": 1, "b": 2}\' and is no tf.Example'),
+        (b"1,2,3,4,5,6,7,8,9", "found a record that begins with b'1,2,3"),
+        (SEQUENCE, "found a tf.SequenceExample with the feature lists 'steps', of which nothing would be read; expec"),
+        (SEQUENCE[len(EXAMPLE) :], "found a tf.SequenceExample with the feature lists 'steps'"),
+        (bytes([0x0A, len(EXAMPLE)]) + EXAMPLE, "found a tf.Example in field 1 of another message; expected the tf.E"),
+        (bytes([0x12, len(EXAMPLE)]) + EXAMPLE, "found a tf.Example in field 2 of another message"),
+        (
+            EXAMPLE + b"\x2a\x01x",
+            "or has fields that tf.Example does not have; expected the bytes of tf.train.Example(",
+        ),
+        (b"\x0a" + bytes([EXAMPLE[1] + 3]) + EXAMPLE[2:] + b"\x22\x01x", "or has fields that tf.Example does not have"),
+    ],
+)
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_record_of_which_something_would_be_lost_is_refused_with_its_number(folder, problem, record, message, before):
     with tf.io.TFRecordWriter(str(folder / "some.tfrecord")) as writer:
-        writer.write(b"\xff\xff not an example")
-    assert "some.tfrecord, between rows 1 and 1: a record is no tf.Example" in problem(folder)
+        for one in (*[EXAMPLE] * before, record, EXAMPLE):
+            writer.write(one)
+    assert f"some.tfrecord, row {before + 1}: " in problem(folder)
+    assert message in problem(folder)
+
+
+def test_a_sequence_after_many_examples_is_refused_and_an_example_without_features_is_a_row(folder, problem):
+    file = folder / "some.tfrecord"
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for one in (*[EXAMPLE] * 500, b"", b"\x0a\x00"):
+            writer.write(one)
+        writer.flush()
+        assert [len(rows.numbers) for rows in tfrecord_files.read(Unit(str(file), "tfrecord"))] == [502]
+        writer.write(SEQUENCE)
+    assert "some.tfrecord, row 503: found a tf.SequenceExample" in problem(folder)
+
+
+def test_a_feature_of_two_types_in_one_tfrecord_file_is_refused(folder, problem):
+    floats = tf.train.Feature(float_list=tf.train.FloatList(value=[1.0]))
+    with tf.io.TFRecordWriter(str(folder / "some.tfrecord")) as writer:
+        writer.write(EXAMPLE)
+        writer.write(tf.train.Example(features=tf.train.Features(feature={"a": floats})).SerializeToString())
+    assert "rows 1 and 2: the tf.Examples do not fit together: " in problem(folder)
+    assert 'for feature "a"; expected one type of each feature in every record' in problem(folder)
 
 
 def test_an_empty_file_among_others_is_taken_and_a_split_without_rows_is_not(folder, problem):
@@ -196,6 +249,40 @@ def test_two_parquet_columns_of_one_name_are_refused(folder, problem):
 def test_a_value_that_an_example_cannot_hold_is_named(folder, problem, column, message):
     pq.write_table(pa.table({"a": column}), folder / "some.parquet")
     assert f"{folder}/some.parquet, {message}" in problem(folder)
+
+
+PLAIN = pa.array(["a", None] * 50)
+UUID = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)] * 100, pa.binary(16)))
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (PLAIN.dictionary_encode(), [b"a"]),
+        (PLAIN.cast(pa.large_string()), [b"a"]),
+        (PLAIN.cast(pa.large_binary()), [b"a"]),
+        (pa.array([b"ab", None] * 50, pa.binary(2)), [b"ab"]),
+        (pa.array([7, None] * 50).dictionary_encode(), [7]),
+        (pa.array([decimal.Decimal("1.25"), None] * 50, pa.decimal256(40, 2)), [1.25]),
+        (pa.array([1.5, None] * 50).cast(pa.float16()), [1.5]),
+        (pa.array([0, None] * 50, pa.timestamp("ns", "Asia/Tokyo")), [0]),
+        (pa.array([1_000, None] * 50, pa.duration("ns")), [1]),
+        (pa.array([5, None] * 50, pa.time32("s")), [5_000_000]),
+        (pa.array([["a", "b"], None] * 50, pa.large_list(pa.large_string())), [b"a", b"b"]),
+        (pa.array([[[1]], None] * 50), "column 'a': of type list<element: list<element: int64>>; expected integers"),
+        (pa.array([[("k", 1)], None] * 50, pa.map_(pa.string(), pa.int64())), "column 'a': of type map<string, int64"),
+        (pa.array([[{"x": 1}], None] * 50), "column 'a': of type list<element: struct<x: int64>>; expected integers"),
+        (UUID, "column 'a': of type extension<arrow.uuid>; expected integers"),
+    ],
+)
+def test_a_parquet_column_is_read_or_refused_with_its_name(folder, problem, tmp_path, column, expected):
+    pq.write_table(pa.table({"a": column, "b": range(100)}), folder / "some.parquet")
+    if isinstance(expected, str):
+        assert f"{folder}/some.parquet, {expected}" in problem(folder)
+        return
+    assert problem(folder) == ""
+    found = [values(one)["a"] for one in records(tmp_path / "examples")]
+    assert found.count(expected) == found.count(None) == 50
 
 
 @pytest.mark.parametrize(

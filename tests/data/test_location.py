@@ -87,7 +87,9 @@ def test_a_split_without_files(data, output):
 
 def test_files_of_two_formats(data):
     (data / "train/more.csv").write_text("late\n1\n")
-    with pytest.raises(UserError, match=r"(?s)csv.*parquet"):
+    with pytest.raises(
+        UserError, match=r'(?s)csv.*parquet.*; name the files to read with data.files, such as "\*.csv"'
+    ):
         find_files(Data(str(data), splits={"train": "train/*", "eval": "eval/*", "test": "test/*"}))
     edited = find_files(Data(str(data), splits={"train": "train/*.parquet", "eval": "eval/*", "test": "test/*"}))
     assert edited.format == "parquet"
@@ -109,7 +111,7 @@ def test_a_csv_file_that_is_none(data, output, tmp_path):
 def test_a_file_of_another_kind(output, tmp_path):
     (tmp_path / "flights.xlsx").write_bytes(b"PK")
     message = refused(output, "--data", tmp_path / "flights.xlsx")
-    assert "found flights.xlsx; export the spreadsheet as CSV; expected .csv (also .csv.gz, .csv.bz2" in message
+    assert "found flights.xlsx; export the spreadsheet as CSV, each sheet separately; expected .csv (also" in message
 
 
 def test_a_csv_file_with_another_sign_between_its_columns(output, tmp_path):

@@ -30,7 +30,7 @@ def read(path: Path, label: str) -> tuple[list[str], list[tuple[int, dict]]]:
         The label of every row as text; and of about 50 rows the place and the row without the label, with values as
         JSON has them.
     """
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     if files[0].suffix == ".parquet":
         whole = pa.concat_tables([pq.read_table(file) for file in files])
         truth = [str(value) for value in whole[label].to_pylist()]

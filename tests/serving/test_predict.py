@@ -116,6 +116,25 @@ def test_the_files_of_a_folder_are_read_in_the_order_of_their_names_and_batch_by
     assert [row["probability"] for row in answers] == pytest.approx([one / 1_000 + 0.2 for one in distances])
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet", "tfrecord", "jsonl"])
+def test_columns_in_the_names_of_folders_are_read_and_hidden_tables_are_listed(model, tmp_path, capsys, kind):
+    for number, row in enumerate(ROWS):
+        folder = tmp_path / f"data/{number}/carrier={row['carrier'].replace('ü', '%C3%BC')}/distance={row['distance']}"
+        folder.mkdir(parents=True)
+        write(folder, kind, [{name: value for name, value in row.items() if name not in ("carrier", "distance")}])
+    (tmp_path / "data/_SUCCESS").touch()
+    (tmp_path / "data/_old").mkdir()
+    (tmp_path / "data/_old/rows.csv").touch()
+    answers = run(model, tmp_path / "data", tmp_path / "answers.parquet", "carrier")
+    assert [row["probability"] for row in answers] == pytest.approx([expected(row) for row in ROWS], rel=1e-5)
+    assert [row["carrier"] for row in answers] == [row["carrier"] for row in ROWS]
+    said = capsys.readouterr().err
+    assert said == f"note: hidden files of {tmp_path}/data that are not read: 1, _old/rows.csv\n"
+    one = tmp_path / f"data/0/carrier={ROWS[0]['carrier']}/distance={ROWS[0]['distance']}/rows.{kind}"
+    answers = run(model, one, tmp_path / "answer.parquet")
+    assert [row["probability"] for row in answers] == pytest.approx([expected(ROWS[0])], rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("kind", "change", "message"),
     [

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.cli import command_line
+from pipeline.cli.printing import say
 from pipeline.cli.terminal import Screen, redirect_output
 from pipeline.cli.vertex.arguments import COMMANDS, GRAPH
 from pipeline.data.location import check_data, prepare
@@ -50,7 +51,8 @@ def read_config(arguments: argparse.Namespace, root: Path) -> PipelineConfig:
     command_line.check_files(config)
     prepare(config)
     if not is_remote(config.data.path):
-        check_data(config)
+        for note in check_data(config):
+            say(f"note: {note}", error=True)
     return config
 
 

@@ -189,7 +189,7 @@ def _with_remote_data(config: PipelineConfig, target: Target) -> tuple[PipelineC
 
 def _images_in_tables(source: Files, data: Data) -> Iterator[str]:
     """Yield the image files that tables name; those that are not there are bad rows."""
-    for row, path, file in image_dataset.in_tables(source, data.images) if data.images else ():
+    for row, path, file in image_dataset.in_tables(source, data.images):
         if file and Path(file).is_file():
             yield file
         elif not data.max_bad_rows:

@@ -243,11 +243,14 @@ def _data(config: PipelineConfig, cloud: Cloud) -> Iterator[Finding]:
         yield Finding("wrong", f"gs://{bucket} does not exist", "correct data.path in the config, or give --data")
         return
     names = [blob.name.removeprefix(prefix) for blob in blobs]
-    expressions = {pattern: files.regular_expression(files.wildcard(pattern)) for pattern in patterns.values()}
     missing = [
         f"{folder}/{pattern}"
-        for pattern, expression in expressions.items()
-        if not any(re.fullmatch(expression, name) for name in names)
+        for pattern in patterns.values()
+        if not any(
+            re.fullmatch(files.regular_expression(files.wildcard(one)), name)
+            for one in files.with_partitions(pattern)
+            for name in names
+        )
     ]
     if missing:
         remedy = "correct data.path and data.splits, or give --data"

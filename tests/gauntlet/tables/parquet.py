@@ -67,6 +67,15 @@ def parquet_folder() -> Content:
     return {f"part-{number}.parquet": _as_parquet(frame[number::3]) for number in range(3)}
 
 
+@table("wanted", "two", reach=0.93, file="{name}")
+def parquet_partitions() -> Content:
+    """Folders of a partition column, as in github.com/apache/datafusion/issues/17049; the label depends on it."""
+    frame, score, _ = people(1500)
+    frame["wanted"] = split_in_two(score)
+    parts = frame.groupby("region")
+    return {f"region={name}": {"part-0.parquet": _as_parquet(part.drop(columns="region"))} for name, part in parts}
+
+
 @table("wanted", "several", reach=0.6, file="{name}.parquet")
 def parquet_category_label() -> Content:
     """A label of pandas's type category."""
