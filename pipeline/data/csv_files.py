@@ -1,5 +1,6 @@
 """Scan CSV files with a header for parts and types; read the parts with types that are fixed."""
 
+import codecs
 import contextlib
 import csv
 import io
@@ -121,6 +122,8 @@ def _read_header(stream: IO[bytes], file: str) -> tuple[list[str], int]:
         if not blank and quotes % 2 == 0:
             break
     stream.seek(len(header))
+    if header.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError(f"{file} is in UTF-16; expected UTF-8: save it as CSV UTF-8")
     try:
         text = header.removeprefix(_BYTE_ORDER_MARK).decode("utf-8")
         names = next(csv.reader(io.StringIO(text.strip("\r\n"), newline=""), strict=True), [])

@@ -15,6 +15,7 @@ from pipeline.settings.notations import (
     AMOUNTS,
     BELOW,
     DATES,
+    NEGATIVE,
     PLAIN_NUMBER,
     SIGN,
     UNIT,
@@ -234,7 +235,7 @@ def _numbers(words: pa.Array, sign: str, unit: str) -> np.ndarray:
     is_amount = pc.match_substring_regex(words, AMOUNTS[sign])
     digits = pc.replace_substring_regex(pc.replace_substring_regex(words, f"[^0-9{sign}]", ""), ",", ".")
     size = np.array(pc.if_else(is_amount, digits, "nan").cast(pa.float64()))
-    size = np.where(pc.match_substring_regex(words, r"^[^0-9]*[-(]|-$"), -size, size)
+    size = np.where(pc.match_substring_regex(words, NEGATIVE), -size, size)
     is_plain = pc.match_substring_regex(words, PLAIN_NUMBER)
     trimmed = pc.replace_substring_regex(pc.utf8_trim_whitespace(words), r"^\+", "")
     plain = np.array(pc.if_else(is_plain, trimmed, "nan").cast(pa.float64()))

@@ -105,9 +105,15 @@ _DIGITS = {
 }
 # A number without a currency or percent sign; may have an exponent.
 PLAIN_NUMBER = r"^ *[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)? *$"
+# Between brackets of a regular expression: a hyphen, and the minus sign of typesetting and of statistics offices.
+MINUS = "\u2212-"
+# What amounts below zero have in them.
+NEGATIVE = f"^(?:[^0-9]*[({MINUS}].*|.*[{MINUS}])$"
 # Amounts by their decimal sign: "$1,200.50", "(3 %)", "(3) %", "1.234,5 €".
 AMOUNTS = {
-    sign: _SPACES.join(("^", "[-+(]?", f"{SIGN}?", "[-+]?", digits, f"{SIGN}?", r"\)?-?", f"{SIGN}?", "$"))
+    sign: _SPACES.join(
+        ("^", f"[+({MINUS}]?", f"{SIGN}?", f"[+{MINUS}]?", digits, f"{SIGN}?", rf"\)?[{MINUS}]?", f"{SIGN}?", "$")
+    )
     for sign, digits in _DIGITS.items()
 }
 # Measured values beyond what an instrument measures, and groups: "<0.5", ">= 1,000", "65+". Their number is the bound.

@@ -16,6 +16,7 @@ from pipeline.settings.notations import (
     BELOW,
     CENTURY_TURNS,
     MONTHS,
+    NEGATIVE,
     PLAIN_NUMBER,
     TIME_OF_DAY,
     UNITS,
@@ -92,7 +93,7 @@ def _amount(text: tf.Tensor, decimal: str, unit: str) -> tf.Tensor:
     digits = tf.strings.regex_replace(digits, ",", ".")
     is_amount = tf.strings.regex_full_match(text, AMOUNTS[decimal])
     size = tf.strings.to_number(tf.where(is_amount, digits, "nan"), tf.float64)
-    size = tf.where(tf.strings.regex_full_match(text, r"[^0-9]*[-(].*|.*-"), -size, size)
+    size = tf.where(tf.strings.regex_full_match(text, NEGATIVE), -size, size)
     is_plain = tf.strings.regex_full_match(text, PLAIN_NUMBER)
     plain = tf.strings.to_number(tf.where(is_plain, tf.strings.strip(text), "nan"), tf.float64)
     return tf.where(is_amount, size, plain)

@@ -224,6 +224,7 @@ def test_a_compressed_file_is_read_and_one_damaged_or_cut_short_is_refused(tmp_p
         ("a,b,a\n", r"the column name 'a' occurs twice in the header, in columns 1 and 3"),
         (",a\n", r"column 1 has no name; expected one in the header \(pandas writes its index so"),
         (b"caf\xe9,b\n", r"not a CSV file with a header, whatever its name says: its first line is b'caf\\xe9,b\\n'"),
+        ("\ufeffa,b\n1,2\n".encode("utf-16-le"), r"is in UTF-16; expected UTF-8: save it as CSV UTF-8$"),
         (b"PAR1\x15\x04\x15\xff\n", r"not a CSV file with a header, whatever its name says"),
     ],
 )
