@@ -5,7 +5,21 @@ label of a table that no package brings depends on its columns so strongly that 
 above `reach`.
 """
 
-from tests.gauntlet.tables import files, from_packages, hostile, labels, names, parquet, shapes, values
+from tests.gauntlet.tables import (
+    files,
+    from_packages,
+    hostile,
+    labels,
+    layouts,
+    minority,
+    module_files,
+    names,
+    parquet,
+    requests,
+    shapes,
+    trackers,
+    values,
+)
 from tests.gauntlet.tables.table import MARKER, TABLES, Table
 
 __all__ = [
@@ -16,8 +30,13 @@ __all__ = [
     "from_packages",
     "hostile",
     "labels",
+    "layouts",
+    "minority",
+    "module_files",
     "names",
     "parquet",
+    "requests",
     "shapes",
+    "trackers",
     "values",
 ]

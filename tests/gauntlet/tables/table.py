@@ -3,7 +3,7 @@
 import importlib.util
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -29,7 +29,8 @@ class Table:
     """The label: "two", "several" or "number"."""
     make: Callable[[], Content]
     expected: str = "pushed"
-    """"pushed", "refused: REGEX of the sentence", or "pushed or refused: REGEX"."""
+    """"pushed", "refused: REGEX of the sentence of new", "stopped: REGEX of the output of a run that fails", or several
+    of these: "pushed or refused: REGEX"."""
     reach: float = 0.75
     """Lowest AUC, accuracy or squared correlation of the answers for the whole file; on the test split, 0.1 less."""
     file: str = "{name}.csv"
@@ -42,11 +43,35 @@ class Table:
     """Texts that must not stand raw in what a command prints."""
     slow: bool = False
     """Takes seconds to make or to look at."""
+    options: tuple[str, ...] = ()
+    """More arguments of new."""
+    says: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Regular expressions that the output of "new", "run", "predict", or "asked" must match, if it is accepted."""
+    edit: tuple[str, str] = ()
+    """Text in the config that new writes, and its replacement."""
+    module: str = ""
+    """Module file in tests/gauntlet/modules, with a plain config instead of that of new."""
+    data: str = ""
+    """Arguments of Data after the path, in that config."""
+    asked: Callable[[], Content] | None = None
+    """Makes another file for predict, whose answers must be those for the table."""
+    asked_file: str = "asked_{name}.csv"
+    asked_fails: str = ""
+    """Regular expression of the error that predict must report for that file, in place of answers."""
+    source: str = ""
+    """Public report of such a problem."""
 
     def write(self, folder: Path) -> Path:
         """Write the table there; return its file or folder."""
         path = folder / self.file.format(name=self.name)
         _write(self.make(), path)
+        return path
+
+    def write_asked(self, folder: Path) -> Path:
+        """Write the other file there; return it."""
+        assert self.asked
+        path = folder / self.asked_file.format(name=self.name)
+        _write(self.asked(), path)
         return path
 
 
