@@ -20,11 +20,12 @@ from tests.gauntlet.tables import (
     trackers,
     values,
 )
-from tests.gauntlet.tables.table import MARKER, TABLES, Table
+from tests.gauntlet.tables.table import MARKER, TABLES, Asked, Table
 
 __all__ = [
     "MARKER",
     "TABLES",
+    "Asked",
     "Table",
     "files",
     "from_packages",

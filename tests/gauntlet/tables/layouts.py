@@ -31,7 +31,9 @@ def header_again() -> Content:
 def header_every_50_rows() -> Content:
     """Exports of 50 rows, each with its header: the label's name is no class."""
     header, *rows = _lines(labelled(["lost", "won"], 52))
-    return "\n".join(line for place, row in enumerate(rows) for line in ([] if place % 50 else [header]) + [row]).encode()
+    return "\n".join(
+        line for place, row in enumerate(rows) for line in ([] if place % 50 else [header]) + [row]
+    ).encode()
 
 
 @table("wanted", "number", expected=r"pushed or refused: (?i)row 301\b.*header|header.*row 301\b")
@@ -54,7 +56,9 @@ def parquet_partitions() -> Content:
     }
 
 
-@table("wanted", file="{name}", expected=r"pushed or refused: (?i)2024|folder|nested", says={"new": ["(?i)2024|600 rows"]})
+@table(
+    "wanted", file="{name}", expected=r"pushed or refused: (?i)2024|folder|nested", says={"new": ["(?i)2024|600 rows"]}
+)
 def nested_folders() -> Content:
     """CSV files in a folder and in folders below it: all are read, or the ones that are not are named."""
     lines = _lines(labelled(["lost", "won"], 55))
@@ -62,7 +66,9 @@ def nested_folders() -> Content:
     return {"a.csv": parts[0], "2023": {"b.csv": parts[1]}, "2024": {"c.csv": parts[2]}}
 
 
-@table("wanted", file="{name}", expected=r"pushed or refused: (?i)more\.CSV|extra\.txt", says={"new": [r"(?i)extra\.txt"]})
+@table(
+    "wanted", file="{name}", expected=r"pushed or refused: (?i)more\.CSV|extra\.txt", says={"new": [r"(?i)extra\.txt"]}
+)
 def other_files_in_folder() -> Content:
     """more.CSV and extra.txt in a folder of CSV files: read, or named as not read."""
     lines = _lines(labelled(["lost", "won"], 56))
@@ -118,8 +124,6 @@ def huge_number_left_out() -> Content:
     return frame.assign(huge=[f"{1 + row / 7:.3f}e{300 if row == 44 else 2}" for row in range(600)])
 
 
-
-
 def _patients(coin: bool) -> pd.DataFrame:
     rng = np.random.default_rng(61)
     patient = np.repeat(np.arange(150), 8)
@@ -141,7 +145,9 @@ def group_leak_without_id() -> Content:
     return _patients(coin=True)
 
 
-@table("patient_sick", reach=0.85, edit=(".csv\")", '.csv", split_by=HashSplit("patient"))'), says={"new": ["HashSplit"]})
+@table(
+    "patient_sick", reach=0.85, edit=('.csv")', '.csv", split_by=HashSplit("patient"))'), says={"new": ["HashSplit"]}
+)
 def group_split() -> Content:
     """Patients whose values tell the label, split by patient as the note says."""
     return _patients(coin=False).rename(columns={"sick": "patient_sick"})

@@ -71,7 +71,12 @@ def number_odd_words() -> Content:
     score = 0.2 * rng.normal(size=1300)
     columns = {}
     for place, (name, form, word) in enumerate(
-        [("plain", "{:.2f}", "unknown"), ("price", "${:.2f}", "see note"), ("rate", "{:.1f}%", "tbc"), ("gap", "{:.2f}", "  ")]
+        [
+            ("plain", "{:.2f}", "unknown"),
+            ("price", "${:.2f}", "see note"),
+            ("rate", "{:.1f}%", "tbc"),
+            ("gap", "{:.2f}", "  "),
+        ]
     ):
         values = rng.normal(50, 9, 1300)
         score += scaled(values)

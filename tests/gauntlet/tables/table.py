@@ -20,6 +20,22 @@ MARKER = Path(tempfile.gettempdir()) / "gauntlet_hostile_text_ran"
 
 
 @dataclass(frozen=True)
+class Asked:
+    """A file for predict of a model that was trained on a table, and what must come of it."""
+
+    file: str
+    make: Callable[[], Content]
+    expected: str = "alike"
+    """"alike": the answers for the table; "empty": no answers; "warned: REGEX", "refused: REGEX"; or several of these:
+    "alike or refused: REGEX"."""
+
+    def write(self, folder: Path) -> Path:
+        """Write the file there; return it."""
+        _write(self.make(), folder / self.file)
+        return folder / self.file
+
+
+@dataclass(frozen=True)
 class Table:
     """A table, how a newcomer asks for it, and what must come of it."""
 
@@ -46,18 +62,15 @@ class Table:
     options: tuple[str, ...] = ()
     """More arguments of new."""
     says: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Regular expressions that the output of "new", "run", "predict", or "asked" must match, if it is accepted."""
+    """Regular expressions that the output of "new", "run" or "predict" must match, if it is accepted."""
     edit: tuple[str, str] = ()
     """Text in the config that new writes, and its replacement."""
     module: str = ""
     """Module file in tests/gauntlet/modules, with a plain config instead of that of new."""
     data: str = ""
     """Arguments of Data after the path, in that config."""
-    asked: Callable[[], Content] | None = None
-    """Makes another file for predict, whose answers must be those for the table."""
-    asked_file: str = "asked_{name}.csv"
-    asked_fails: str = ""
-    """Regular expression of the error that predict must report for that file, in place of answers."""
+    asked: tuple["Asked", ...] = ()
+    """More files for predict."""
     source: str = ""
     """Public report of such a problem."""
 
@@ -65,13 +78,6 @@ class Table:
         """Write the table there; return its file or folder."""
         path = folder / self.file.format(name=self.name)
         _write(self.make(), path)
-        return path
-
-    def write_asked(self, folder: Path) -> Path:
-        """Write the other file there; return it."""
-        assert self.asked
-        path = folder / self.asked_file.format(name=self.name)
-        _write(self.asked(), path)
         return path
 
 

@@ -35,7 +35,9 @@ def spaces_behind_values() -> Content:
     frame = labelled(["lost", "won"], 73)
     rng = np.random.default_rng(73)
     for name in ("height", "age", "region"):
-        frame[name] = [f"{value}{' ' * width}" for value, width in zip(frame[name], rng.integers(0, 40, 600), strict=True)]
+        frame[name] = [
+            f"{value}{' ' * width}" for value, width in zip(frame[name], rng.integers(0, 40, 600), strict=True)
+        ]
     return frame
 
 
@@ -84,7 +86,9 @@ def newlines_mixed() -> Content:
     frame = labelled(["lost", "won"], 79)
     frame["region"] = frame["region"].replace({"north": "no\nrth", "south": "so\r\nuth", "east": 'ea"s,t'})
     lines = _csv(frame, lineterminator="\x00", quoting=csv.QUOTE_ALL).split("\x00")
-    return "".join(f"{line}{chr(10) if place % 2 else chr(13) + chr(10)}" for place, line in enumerate(lines) if line).encode()
+    return "".join(
+        f"{line}{chr(10) if place % 2 else chr(13) + chr(10)}" for place, line in enumerate(lines) if line
+    ).encode()
 
 
 @table("wanted", reach=0.9, source="pandas-dev/pandas#54665")
@@ -121,7 +125,9 @@ def dates_with_leading_zeros() -> Content:
     rng = np.random.default_rng(81)
     moments = pd.Series(np.datetime64("2015-01-01") + rng.integers(0, 3650, 1300).astype("timedelta64[D]"))
     score = scaled(moments.astype("int64")) + 0.1 * rng.normal(size=1300)
-    return pd.DataFrame({"day": moments.dt.strftime("%d%m%Y"), "noise": rng.normal(size=1300), "wanted": split_in_two(score)})
+    return pd.DataFrame(
+        {"day": moments.dt.strftime("%d%m%Y"), "noise": rng.normal(size=1300), "wanted": split_in_two(score)}
+    )
 
 
 @table("wanted", reach=0.85)
@@ -139,7 +145,9 @@ def leak_by_gaps() -> Content:
     """A date that is missing for one class and only for it."""
     frame, score, rng = people(1000, 83)
     wanted = split_in_two(score)
-    day = pd.Series(np.datetime64("2023-01-01") + rng.integers(0, 700, 1000).astype("timedelta64[D]")).dt.strftime("%Y-%m-%d")
+    day = pd.Series(np.datetime64("2023-01-01") + rng.integers(0, 700, 1000).astype("timedelta64[D]")).dt.strftime(
+        "%Y-%m-%d"
+    )
     return frame.assign(closed=np.where(wanted == "yes", day, ""), wanted=wanted)
 
 
@@ -195,7 +203,9 @@ def label_date() -> Content:
     return frame.assign(wanted=day.dt.strftime("%Y-%m-%d"))
 
 
-@table("wanted", "number", reach=0.6, says={"new": ["wanted: a number|wanted.*number"]}, source="autogluon/autogluon#3017")
+@table(
+    "wanted", "number", reach=0.6, says={"new": ["wanted: a number|wanted.*number"]}, source="autogluon/autogluon#3017"
+)
 def label_few_numbers() -> Content:
     """A grade from 1.0 to 6.0 in halves: a quantity, and no eleven classes; either way the note says which."""
     frame, score, _ = people(1000, 91)
@@ -263,12 +273,16 @@ def parquet_spark_folder() -> Content:
     }
 
 
-@table("wanted", file="{name}", expected="refused: (?i)c.csv.*(age|shoe)|(age|shoe).*c.csv", source="apache/arrow#31174")
+@table(
+    "wanted", file="{name}", expected="refused: (?i)c.csv.*(age|shoe)|(age|shoe).*c.csv", source="apache/arrow#31174"
+)
 def column_renamed_in_a_file() -> Content:
     """The third file of three calls a column otherwise."""
     frame = labelled(["lost", "won"], 96)
     parts = [frame[:200], frame[200:400], frame[400:].rename(columns={"age": "shoe"})]
-    return {name: part.to_csv(index=False).encode() for name, part in zip(("a.csv", "b.csv", "c.csv"), parts, strict=True)}
+    return {
+        name: part.to_csv(index=False).encode() for name, part in zip(("a.csv", "b.csv", "c.csv"), parts, strict=True)
+    }
 
 
 @table("wanted", file="{name}", reach=0.85, expected=r"pushed or refused: (?i)age.*b\.csv|b\.csv.*age")
@@ -276,7 +290,9 @@ def number_as_text_in_a_file() -> Content:
     """One file of three writes the numbers with a unit: they are read, or named."""
     frame = labelled(["lost", "won"], 97)
     parts = [frame[:200], frame[200:400].assign(age=[f"{value} y" for value in frame["age"][200:400]]), frame[400:]]
-    return {name: part.to_csv(index=False).encode() for name, part in zip(("a.csv", "b.csv", "c.csv"), parts, strict=True)}
+    return {
+        name: part.to_csv(index=False).encode() for name, part in zip(("a.csv", "b.csv", "c.csv"), parts, strict=True)
+    }
 
 
 @table("wanted", file="{name}.parquet", source="tensorflow/transform#261")
@@ -301,7 +317,9 @@ def emoji_categories() -> Content:
     return frame.assign(mood=mood, essay=[f"{'word ' * 900}{one}" for one in mood], wanted=split_in_two(score))
 
 
-@table("wanted", reach=0.85, expected="pushed or refused: (?i)nul|\\\\x00|binary|UTF-16", source="pandas-dev/pandas#2741")
+@table(
+    "wanted", reach=0.85, expected="pushed or refused: (?i)nul|\\\\x00|binary|UTF-16", source="pandas-dev/pandas#2741"
+)
 def nul_bytes() -> Content:
     """NUL bytes inside of cells."""
     return _csv(labelled(["lost", "won"], 100)).replace("north", "no\x00rth").encode()
@@ -319,7 +337,9 @@ def zipped() -> Content:
 def boolean_words_with_missing_label() -> Content:
     """Labels true, True, FALSE and Unknown."""
     frame = labelled(["FALSE", "true", "Unknown"], 102, 900)
-    return frame.assign(wanted=["True" if word == "true" and row % 3 else word for row, word in enumerate(frame["wanted"])])
+    return frame.assign(
+        wanted=["True" if word == "true" and row % 3 else word for row, word in enumerate(frame["wanted"])]
+    )
 
 
 @table("wanted", reach=0.85, says={"new": [r"(?m)^\s*left out.*Unnamed: 0"]}, source="pandas-dev/pandas#10519")
@@ -342,4 +362,10 @@ def sentinels() -> Content:
     rng = np.random.default_rng(105)
     depth, other = rng.normal(size=1300), rng.normal(size=1300)
     score = scaled(depth) + 0.5 * other + 0.1 * rng.normal(size=1300)
-    return pd.DataFrame({"depth": np.where(rng.random(1300) < 0.1, -999.0, depth.round(3)), "other": other, "wanted": split_in_two(score)})
+    return pd.DataFrame(
+        {
+            "depth": np.where(rng.random(1300) < 0.1, -999.0, depth.round(3)),
+            "other": other,
+            "wanted": split_in_two(score),
+        }
+    )
