@@ -55,6 +55,7 @@ def read(path: Path, label: str) -> tuple[list[str], list[tuple[int, dict]]]:
         for name in cells:
             text = cells[name].iat[place]
             if name in numbers:
+                text = text.strip()
                 row[name] = None if text in MISSING else int(text) if WHOLE.fullmatch(text) else float(text)
             else:
                 row[name] = text or None
@@ -64,7 +65,7 @@ def read(path: Path, label: str) -> tuple[list[str], list[tuple[int, dict]]]:
 
 def _is_number(column: pd.Series) -> bool:
     """Tell whether all values but missing ones are numbers as JSON writes them."""
-    values = [text for text in column.unique() if text not in MISSING and not INFINITE.fullmatch(text)]
+    values = [text for text in column.str.strip().unique() if text not in MISSING and not INFINITE.fullmatch(text)]
     return bool(values) and all(JSON_NUMBER.fullmatch(text) for text in values)
 
 

@@ -9,7 +9,6 @@ python -m pipeline serve --config configs/NAME.py --port 0       # and rows of t
 import json
 import re
 import shlex
-import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from tests.gauntlet.server import ask, judge_served, serving
 from tests.gauntlet.tables import MARKER, Asked, Table
 
 CONFIG = """\
-from pipeline.config import Data, Evaluation, Gate, HashSplit, Label, PipelineConfig, Training, Tuning
+from pipeline.config import Data, Evaluation, Gate, Label, PipelineConfig, Training, Tuning
 
 CONFIG = PipelineConfig(
     name={name!r},
@@ -71,7 +70,7 @@ def _through(table: Table, copy: Path, logs: Path, outcome: Outcome) -> None:
         check_text(done.text, f"the output of {phase}", table.not_on_terminal)
         return done
 
-    if table.module:
+    if table.module is not None:
         write_module(table, copy, data)
     else:
         new = ["-m", "pipeline", "new", table.name, "--data", str(data), "--label", table.label, *table.options]
@@ -135,17 +134,20 @@ def _through(table: Table, copy: Path, logs: Path, outcome: Outcome) -> None:
 
 def write_module(table: Table, copy: Path, data: Path) -> None:
     """Write a plain config with the module file of the table."""
-    shutil.copy(Path(__file__).parent / "modules" / table.module, copy / f"models/{table.name}.py")
+    text = (Path(__file__).parent / "modules/plain.py").read_text(encoding="utf-8")
+    for old, new in (table.module or {}).items():
+        assert text.count(old) == 1, f"{old!r} is {text.count(old)} times in plain.py"
+        text = text.replace(old, new)
+    (copy / f"models/{table.name}.py").write_text(text, encoding="utf-8")
     metric, floor = {"two": ("auc", 0.6), "several": ("accuracy", 0.4), "number": ("squared_correlation", 0.2)}[
         table.kind
     ]
-    classes = () if table.kind == "number" else tuple(sorted(set(read(copy / data, table.label)[0])))
     (copy / f"configs/{table.name}.py").write_text(
         CONFIG.format(
             name=table.name,
-            data=f"{str(data)!r}{table.data and ', '}{table.data}",
+            data=repr(str(data)),
             label=table.label,
-            classes=classes,
+            classes=table.classes,
             metric=metric,
             floor=floor,
         )

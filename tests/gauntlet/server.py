@@ -103,6 +103,8 @@ def _json(value: object, described: dict | None) -> object:
     integer = "integer" in json.dumps(described or {})
     if isinstance(value, decimal.Decimal):
         return float(value)
+    if isinstance(value, datetime.timedelta):
+        return value // datetime.timedelta(microseconds=1)
     if isinstance(value, datetime.datetime):
         moment = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
         return round(moment.timestamp()) * 1_000_000 + value.microsecond if integer else value.isoformat()

@@ -5,7 +5,6 @@ import io
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tests.gauntlet.tables.table import Content, labelled, people, scaled, split_in_two, table
 

@@ -5,10 +5,8 @@ import json
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from tests.gauntlet.tables.table import Asked, Content, labelled, scaled, split_in_two, table
+from tests.gauntlet.tables.table import Asked, Content, scaled, split_in_two, table
 
 ROWS = 1200
 
@@ -244,7 +242,7 @@ def _ids(kind: type) -> pd.DataFrame:
     which = rng.integers(0, 40, ROWS)
     effect = rng.normal(size=40)[which]
     frame = pd.DataFrame({"shop_id": pd.Series(700 + which).astype(kind), "noise": rng.normal(size=ROWS).round(3)})
-    return frame.assign(wanted=split_in_two(effect + 0.2 * rng.normal(size=ROWS)))
+    return frame.assign(wanted=split_in_two(effect + scaled(frame["noise"]) + 0.2 * rng.normal(size=ROWS)))
 
 
 @table(

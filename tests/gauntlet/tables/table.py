@@ -65,10 +65,10 @@ class Table:
     """Regular expressions that the output of "new", "run" or "predict" must match, if it is accepted."""
     edit: tuple[str, str] = ()
     """Text in the config that new writes, and its replacement."""
-    module: str = ""
-    """Module file in tests/gauntlet/modules, with a plain config instead of that of new."""
-    data: str = ""
-    """Arguments of Data after the path, in that config."""
+    module: Mapping[str, str] | None = None
+    """Replacements in modules/plain.py, which is run with a plain config in place of the files that new writes."""
+    classes: tuple[str, ...] = ("no", "yes")
+    """Classes in that config."""
     asked: tuple["Asked", ...] = ()
     """More files for predict."""
     source: str = ""

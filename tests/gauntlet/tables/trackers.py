@@ -174,7 +174,9 @@ def weights_negative() -> Content:
     return frame.assign(w=[-1.0 if row == 300 else 1.0 for row in range(600)])
 
 
-@table("wanted", options=("--weight", "w"), expected="refused or stopped: (?i)weight.*(won|yes)|(won|yes).*weight")
+@table(
+    "wanted", options=("--weight", "w"), expected="refused or stopped: (?i)weight.*won|won.*weight|rows of both classes"
+)
 def weights_zero_for_a_class() -> Content:
     """All rows of a class have the weight 0."""
     frame = labelled(["lost", "won"], 87)
