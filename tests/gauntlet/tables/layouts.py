@@ -43,7 +43,7 @@ def header_again_number() -> Content:
     return "\n".join([*lines[:301], lines[0], *lines[301:]]).encode()
 
 
-@table("wanted", file="{name}", reach=0.85, says={"new": ["region"]})
+@table("wanted", file="{name}", reach=0.85, says={"new": ["region"]}, source="apache/arrow#8741")
 def parquet_partitions() -> Content:
     """Parquet in folders region=north: the column that tells most stands in the path only."""
     frame, _, rng = people(1500, 54)
@@ -132,7 +132,12 @@ def _patients(coin: bool) -> pd.DataFrame:
     return frame.assign(sick=np.where(sick, "yes", "no"))
 
 
-@table("sick", expected=r"stopped: HashSplit\(.patient.\)", says={"new": [r"HashSplit\(.patient.\)"]})
+@table(
+    "sick",
+    source="pycaret/pycaret#2259",
+    expected=r"stopped: HashSplit\(.patient.\)",
+    says={"new": [r"HashSplit\(.patient.\)"]},
+)
 def group_leak() -> Content:
     """150 patients of eight near-equal rows each, and a coin for each patient."""
     return _patients(coin=True)
@@ -150,3 +155,62 @@ def group_leak_without_id() -> Content:
 def group_split() -> Content:
     """Patients whose values tell the label, split by patient as the note says."""
     return _patients(coin=False).rename(columns={"sick": "patient_sick"})
+
+
+def _three(**parts: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    return {f"{name}.csv": part for name, part in parts.items()}
+
+
+def _by_file(name: str) -> tuple[str, str]:
+    """Return the edit of a config that makes a split of each file."""
+    splits = {split: f"{split}.csv" for split in ("train", "eval", "test")}
+    return f'Data("{name}")', f'Data("{name}", splits={splits!r})'
+
+
+@table("wanted", "several", file="{name}", edit=_by_file("class_in_eval_only"), expected="stopped: rare")
+def class_in_eval_only() -> Content:
+    """A class that no row of train has."""
+    frame = labelled(["lost", "won", "rare"], 62, 1500)
+    common = frame[frame["wanted"] != "rare"]
+    rest = pd.concat([common[600:], frame[frame["wanted"] == "rare"]]).sample(frac=1, random_state=62)
+    return _three(train=common[:600], eval=rest[:400], test=rest[400:])
+
+
+@table("wanted", file="{name}", edit=_by_file("eval_of_one_class"), expected=r"stopped: (?i)\beval\b.*(won|class)")
+def eval_of_one_class() -> Content:
+    """All rows of eval have one class, as in a file that is sorted by it."""
+    frame = labelled(["lost", "won"], 63, 1500)
+    lost = frame[frame["wanted"] == "lost"]
+    rest = frame.drop(lost.index[:300])
+    return _three(train=rest[:800], eval=lost[:300], test=rest[800:])
+
+
+@table("wanted", file="{name}", edit=_by_file("column_in_train_only"), expected="stopped: grade")
+def column_in_train_only() -> Content:
+    """A column that has values in train and none in eval and test."""
+    frame, score, rng = people(1500, 64)
+    grade = rng.normal(size=1500)
+    frame = frame.assign(grade=grade.round(3), wanted=split_in_two(score + 2 * grade))
+    return _three(train=frame[:900], eval=frame[900:1200].assign(grade=""), test=frame[1200:].assign(grade=""))
+
+
+@table("wanted", file="{name}", edit=_by_file("spelling_in_train_only"), expected="stopped: (?i)region")
+def spelling_in_train_only() -> Content:
+    """Categories in small letters in train, and in capitals in eval and test."""
+    frame = labelled(["lost", "won"], 65, 1500)
+    capitals = frame.assign(region=frame["region"].str.upper())
+    return _three(train=frame[:900], eval=capitals[900:1200], test=capitals[1200:])
+
+
+@table(
+    "wanted",
+    file="{name}",
+    edit=_by_file("rows_in_two_splits"),
+    expected="stopped: (?i)duplicate|same rows|also in|both",
+)
+def rows_in_two_splits() -> Content:
+    """Every row of test is one of train."""
+    rng = np.random.default_rng(66)
+    frame = pd.DataFrame(rng.normal(size=(900, 3)).round(4), columns=["a", "b", "c"])
+    frame["wanted"] = np.where(rng.random(900) > 0.5, "won", "lost")
+    return _three(train=frame, eval=frame[:300], test=frame[300:600])

@@ -157,7 +157,7 @@ RANDOM = "keras_tuner.RandomSearch(_model, max_trials=2, "
     module={RANDOM: "keras_tuner.Hyperband(_model, max_epochs=3, "},
     tuning=True,
     reach=0.85,
-    source="tensorflow/tfx#2275",
+    source="tensorflow/tfx#7778",
 )
 def module_hyperband() -> Content:
     """KerasTuner's Hyperband, which has no max_trials."""
@@ -187,7 +187,7 @@ def module_without_compile() -> Content:
     "wanted",
     module={"epochs=15,": "epochs=15, validation_split=0.1,"},
     expected="stopped: validation_split",
-    source="keras-team/keras#15180",
+    source="tensorflow/tensorflow#50937",
 )
 def module_validation_split() -> Content:
     """validation_split with a dataset."""
@@ -223,7 +223,6 @@ def module_class_numbers() -> Content:
     "wanted",
     module={"tft.scale_to_z_score(number)": "(number - tf.reduce_mean(number)) / (tf.math.reduce_std(number) + 1e-3)"},
     expected="stopped: (?i)batch|other rows|together",
-    source="tensorflow/transform#12",
 )
 def module_batch_statistics() -> Content:
     """Means of the batch in preprocessing_fn: a single row is answered otherwise than in a file."""
@@ -292,7 +291,6 @@ def module_saves_keras_file() -> Content:
     "wanted",
     reach=0.85,
     module={'"binary_crossentropy"': "lambda y, p: tf.keras.losses.binary_crossentropy(tf.reshape(y, [-1, 1]), p)"},
-    source="keras-team/keras#19855",
 )
 def module_loss_per_row() -> Content:
     """A loss that returns a value for each row."""
@@ -369,7 +367,7 @@ def _record(payload: bytes) -> bytes:
     file="{name}.tfrecord",
     module={},
     expected="stopped: (?i)SequenceExample|feature_lists|steps",
-    source="tensorflow/tfx#2213",
+    source="tensorflow/tfx#5631",
 )
 def sequence_examples() -> Content:
     """TFRecords of SequenceExample: the sequences must not get lost silently."""

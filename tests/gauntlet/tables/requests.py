@@ -254,7 +254,7 @@ def _ids(kind: type) -> pd.DataFrame:
         Asked("text.parquet", lambda: _parquet(_ids(str)), "alike or warned or refused: shop_id"),
         Asked("other.csv", lambda: _ids(int).assign(shop_id=lambda frame: frame["shop_id"] + 5000), "warned: shop_id"),
     ),
-    source="pandas-dev/pandas#16918",
+    source="pandas-dev/pandas#8596",
 )
 def asked_ids_as_floats() -> Content:
     """Ids with a gap, which pandas wrote as 701.0; asked with 701, and with ids that nobody has seen."""

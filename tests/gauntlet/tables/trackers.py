@@ -17,7 +17,7 @@ def _csv(frame: pd.DataFrame, **settings) -> str:
     return frame.to_csv(index=False, **settings)
 
 
-@table("wanted", expected="refused: UTF-16", source="pandas-dev/pandas#9712")
+@table("wanted", expected="refused: UTF-16", source="pandas-dev/pandas#24130")
 def utf_16() -> Content:
     """UTF-16 with a byte-order mark, as Excel's "Unicode text" is."""
     return _csv(labelled(["lost", "won"], 71)).encode("utf-16")
@@ -41,20 +41,20 @@ def spaces_behind_values() -> Content:
     return frame
 
 
-@table("wanted", expected="refused: (?i)row 1\\b", source="pandas-dev/pandas#2442")
+@table("wanted", expected="refused: (?i)row 1\\b", source="pandas-dev/pandas#14124")
 def trailing_commas() -> Content:
     """A comma behind each row but the header: pandas shifts the columns by one."""
     header, *rows = _csv(labelled(["lost", "won"], 74)).splitlines()
     return "\n".join([header, *(f"{row}," for row in rows)]).encode()
 
 
-@table("wanted", expected="refused: (?i)sep=", source="pandas-dev/pandas#23773")
+@table("wanted", expected="refused: (?i)sep=")
 def excel_sep_line() -> Content:
     """sep=, before the header, as Excel writes it."""
     return b"sep=,\r\n" + _csv(labelled(["lost", "won"], 75)).encode()
 
 
-@table("wanted", expected="refused: (?i)row 601\\b", source="pandas-dev/pandas#3519")
+@table("wanted", expected="refused: (?i)row 601\\b")
 def footer() -> Content:
     """(600 rows affected) behind the last row, as SQL Server writes it."""
     return _csv(labelled(["lost", "won"], 76)).encode() + b"\n(600 rows affected)\n"
@@ -140,7 +140,7 @@ def excel_serial_dates() -> Content:
     return pd.DataFrame({"opened": serial.round(5), "noise": noise, "wanted": split_in_two(score)})
 
 
-@table("wanted", expected="refused: closed", advice="--leave-out", source="pycaret/pycaret#2535")
+@table("wanted", expected="refused: closed", advice="--leave-out")
 def leak_by_gaps() -> Content:
     """A date that is missing for one class and only for it."""
     frame, score, rng = people(1000, 83)
@@ -151,7 +151,7 @@ def leak_by_gaps() -> Content:
     return frame.assign(closed=np.where(wanted == "yes", day, ""), wanted=wanted)
 
 
-@table("wanted", expected="refused or stopped: (?i)customer", source="scikit-learn/scikit-learn#8560")
+@table("wanted", expected="refused or stopped: (?i)customer")
 def leak_by_order() -> Content:
     """Customer numbers in the order of the label, with gaps."""
     frame, score, rng = people(1000, 84)
@@ -224,7 +224,7 @@ def parquet_ordered_category() -> Content:
     return frame.assign(region=size, wanted=grade)
 
 
-@table("wanted", file="{name}.parquet", source="apache/arrow#39808")
+@table("wanted", file="{name}.parquet")
 def parquet_newer_types() -> Content:
     """Nanoseconds, seconds with a zone, large decimals, durations, string views, fixed binaries, float16, run ends."""
     frame, score, rng = people(1000, 93)
@@ -245,7 +245,7 @@ def parquet_newer_types() -> Content:
     return pa.table(columns)
 
 
-@table("wanted", file="{name}.parquet", source="apache/arrow#35498")
+@table("wanted", file="{name}.parquet", source="dask/dask#3454")
 def parquet_empty_row_groups() -> Content:
     """Row groups without rows, at the beginning and in the middle."""
     whole = pa.Table.from_pandas(labelled(["lost", "won"], 94), preserve_index=False)
@@ -256,7 +256,7 @@ def parquet_empty_row_groups() -> Content:
     return file.getvalue()
 
 
-@table("wanted", file="{name}", source="apache/arrow#32163")
+@table("wanted", file="{name}", source="dask/dask#6160")
 def parquet_spark_folder() -> Content:
     """As Spark writes: _SUCCESS, .crc files, an empty part, and parts whose integers differ in width."""
     frame = labelled(["lost", "won"], 95)
@@ -275,9 +275,7 @@ def parquet_spark_folder() -> Content:
     }
 
 
-@table(
-    "wanted", file="{name}", expected="refused: (?i)c.csv.*(age|shoe)|(age|shoe).*c.csv", source="apache/arrow#31174"
-)
+@table("wanted", file="{name}", expected="refused: (?i)c.csv.*(age|shoe)|(age|shoe).*c.csv")
 def column_renamed_in_a_file() -> Content:
     """The third file of three calls a column otherwise."""
     frame = labelled(["lost", "won"], 96)
@@ -287,7 +285,13 @@ def column_renamed_in_a_file() -> Content:
     }
 
 
-@table("wanted", file="{name}", reach=0.85, expected=r"pushed or refused: (?i)age.*b\.csv|b\.csv.*age")
+@table(
+    "wanted",
+    file="{name}",
+    reach=0.85,
+    expected=r"pushed or refused: (?i)age.*b\.csv|b\.csv.*age",
+    source="pandas-dev/pandas#29710",
+)
 def number_as_text_in_a_file() -> Content:
     """One file of three writes the numbers with a unit: they are read, or named."""
     frame = labelled(["lost", "won"], 97)
@@ -319,9 +323,7 @@ def emoji_categories() -> Content:
     return frame.assign(mood=mood, essay=[f"{'word ' * 900}{one}" for one in mood], wanted=split_in_two(score))
 
 
-@table(
-    "wanted", reach=0.85, expected="pushed or refused: (?i)nul|\\\\x00|binary|UTF-16", source="pandas-dev/pandas#2741"
-)
+@table("wanted", reach=0.85, expected="pushed or refused: (?i)nul|\\\\x00|binary|UTF-16")
 def nul_bytes() -> Content:
     """NUL bytes inside of cells."""
     return _csv(labelled(["lost", "won"], 100)).replace("north", "no\x00rth").encode()
@@ -335,7 +337,7 @@ def zipped() -> Content:
     return gzip.compress(_csv(labelled(["lost", "won"], 101)).encode())
 
 
-@table("wanted", "several", reach=0.6, expected="pushed or refused: .", source="pandas-dev/pandas#39117")
+@table("wanted", "several", reach=0.6, expected="pushed or refused: .")
 def boolean_words_with_missing_label() -> Content:
     """Labels true, True, FALSE and Unknown."""
     frame = labelled(["FALSE", "true", "Unknown"], 102, 900)
@@ -344,7 +346,7 @@ def boolean_words_with_missing_label() -> Content:
     )
 
 
-@table("wanted", reach=0.85, says={"new": [r"(?m)^\s*left out.*Unnamed: 0"]}, source="pandas-dev/pandas#10519")
+@table("wanted", reach=0.85, says={"new": [r"(?m)^\s*left out.*Unnamed: 0"]})
 def index_written_twice() -> Content:
     """Unnamed: 0, an index that pandas wrote, shuffled."""
     frame = labelled(["lost", "won"], 103)
@@ -371,3 +373,19 @@ def sentinels() -> Content:
             "wanted": split_in_two(score),
         }
     )
+
+
+@table("wanted", file="{name}", reach=0.85, source="apache/arrow#2782")
+def parquet_part_without_values() -> Content:
+    """Parts in which a column has no value, and so the type null."""
+    frame, score, rng = people(900, 106)
+    grade = rng.normal(size=900)
+    frame = frame.assign(grade=grade.round(3), wanted=split_in_two(score + np.where(np.arange(900) < 300, 0, grade)))
+
+    def part(rows: pd.DataFrame) -> bytes:
+        file = io.BytesIO()
+        rows.to_parquet(file, index=False)
+        return file.getvalue()
+
+    empty = frame[:300].assign(grade=pd.Series([None] * 300, dtype=object))
+    return {"a.parquet": part(empty), "b.parquet": part(frame[300:600]), "c.parquet": part(frame[600:])}
