@@ -135,7 +135,7 @@ def judge_answers(table: Table, answers: pd.DataFrame, truth: list[str], metrics
 
 def _word(value: object) -> object:
     """Return the same for a class as the file writes it and as the model answers it."""
-    text = value.decode() if isinstance(value, bytes) else str(value)
+    text = (value.decode() if isinstance(value, bytes) else str(value)).strip()
     try:
         return float(text) if JSON_NUMBER.fullmatch(text) else text.casefold() if text in ("True", "False") else text
     except ValueError:

@@ -112,7 +112,7 @@ def _through(table: Table, copy: Path, logs: Path, outcome: Outcome) -> None:
     if answered.code:
         raise Failure(f"predict ended with {answered.code}:\n{_tail(answered)}")
     judge_says(table, "predict", answered.text)
-    answers = pq.read_table(copy / "o.parquet").to_pandas()
+    answers = as_ours(table, pq.read_table(copy / "o.parquet").to_pandas())
     failures = []
     for number, asked in enumerate(table.asked):
         file, to = asked.write(copy).relative_to(copy), f"asked{number}.parquet"
@@ -128,7 +128,10 @@ def _through(table: Table, copy: Path, logs: Path, outcome: Outcome) -> None:
         served = ask(address, [row for _, row in rows], outcome)
     outcome.seconds["serve"] = time.monotonic() - start
     check_text(log.read_text(encoding="utf-8", errors="replace"), "the output of serve", table.not_on_terminal)
-    judge_served(served, answers.iloc[[place for place, _ in rows]].to_dict("records"))
+    wanted = answers.iloc[[place for place, _ in rows]]
+    if table.module is not None:
+        wanted = wanted.drop(columns="label", errors="ignore").set_axis(["prediction"], axis=1)
+    judge_served(served, wanted.to_dict("records"))
     outcome.outcome = "pushed"
 
 
@@ -152,6 +155,20 @@ def write_module(table: Table, copy: Path, data: Path) -> None:
             floor=floor,
         )
     )
+
+
+def as_ours(table: Table, answers: pd.DataFrame) -> pd.DataFrame:
+    """Name the only answer of a stock module file as the pipeline's own modules do, and add the label."""
+    if table.module is None or len(answers.columns) > 1:
+        return answers
+    values = np.array([*answers.iloc[:, 0]]).reshape(len(answers), -1)
+    if table.kind == "number":
+        return pd.DataFrame({"prediction": values[:, 0]})
+    if table.kind == "two":
+        return pd.DataFrame(
+            {"probability": values[:, 0], "label": np.take(table.classes, (values[:, 0] > 0.5).astype(int))}
+        )
+    return pd.DataFrame({"probabilities": [*values], "label": np.take(table.classes, values.argmax(1))})
 
 
 def judge_says(table: Table, phase: str, text: str) -> None:

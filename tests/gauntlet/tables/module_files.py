@@ -231,14 +231,11 @@ def module_batch_statistics() -> Content:
 
 @table(
     "wanted",
-    module={
-        "    model = tf.keras.Model(": "    hidden = tf.keras.layers.Dropout(0.5)(hidden)\n    model = tf.keras.Model(",
-        ANSWER: "return model(features, training=True)\n",
-    },
-    expected="stopped: (?i)same row|twice|differ|random|determin",
+    module={ANSWER: "return tf.sigmoid(model(features) * 4 - 2 + tf.random.normal([tf.size(examples), 1]))\n"},
+    expected="stopped: (?i)alone|batch|twice|differ|random",
 )
-def module_training_mode() -> Content:
-    """The signature calls the model with training=True: other answers for the same rows."""
+def module_random_answers() -> Content:
+    """Noise in the signature: other answers for the same rows."""
     return _two()
 
 
@@ -302,7 +299,8 @@ def module_loss_per_row() -> Content:
     module={
         'for name in [*NUMBERS, "region"]}\n': 'for name in [*NUMBERS, "region"]}\n        features["age"] = tf.zeros_like(features["age"])\n'
     },
-    expected="stopped: (?i)age",
+    reach=0.6,
+    expected="pushed or stopped: age",
 )
 def module_feature_lost_in_serving() -> Content:
     """The signature puts 0 in place of a feature: what is served ignores a column that the model was trained on."""
