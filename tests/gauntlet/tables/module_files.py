@@ -130,7 +130,7 @@ def module_label_log_and_back() -> Content:
 @table(
     "wanted",
     module={").repeat()\n": ").map(lambda x, y: (x, 1 - y)).repeat()\n"},
-    expected="stopped: (?i)(revers|invert|mirror|swap|opposite|order).*class|class.*(revers|invert|mirror|swap|opposite|order)",
+    expected="stopped: (?i)revers|invert|mirror|swap|opposite",
 )
 def module_label_flipped() -> Content:
     """The classes change places in the dataset: an AUC of 0.01, which no better column mends."""
@@ -242,7 +242,8 @@ def module_random_answers() -> Content:
 @table(
     "wanted",
     module={
-        'outputs["region"] =': 'outputs["known"] = tf.cast(_dense(inputs[LABEL], 0), tf.float32)\n    outputs["region"] =',
+        'outputs["region"] =': """outputs["known"] = tf.cast(_dense(inputs[LABEL], 0), tf.float32)
+    outputs["region"] =""",
         'NUMBERS = ["height", "age"]': 'NUMBERS = ["height", "age"]\nINPUTS = [*NUMBERS, "known"]',
         "for name in NUMBERS}\n    inputs": "for name in INPUTS}\n    inputs",
         "(inputs[name] for name in NUMBERS)": "(inputs[name] for name in INPUTS)",
@@ -275,7 +276,9 @@ def module_saves_nothing() -> Content:
 @table(
     "wanted",
     module={
-        "    tf.saved_model.save(\n        model, fn_args.serving_model_dir, signatures": "    import os\n    os.makedirs(fn_args.serving_model_dir)\n    (lambda one, path, signatures: one.save(path + '/model.keras'))(\n        model, fn_args.serving_model_dir, signatures"
+        "    tf.saved_model.save(\n": """    tf.io.gfile.makedirs(fn_args.serving_model_dir)
+    (lambda one, path, signatures: one.save(path + '/model.keras'))(
+"""
     },
     expected="stopped: (?i)keras|SavedModel|signature",
 )
@@ -297,7 +300,9 @@ def module_loss_per_row() -> Content:
 @table(
     "wanted",
     module={
-        'for name in [*NUMBERS, "region"]}\n': 'for name in [*NUMBERS, "region"]}\n        features["age"] = tf.zeros_like(features["age"])\n'
+        'for name in [*NUMBERS, "region"]}\n': """for name in [*NUMBERS, "region"]}
+        features["age"] = tf.zeros_like(features["age"])
+"""
     },
     reach=0.6,
     expected="pushed or stopped: age",
@@ -310,7 +315,9 @@ def module_feature_lost_in_serving() -> Content:
 @table(
     "wanted",
     module={
-        'outputs["region"] =': 'outputs["decade"] = tft.compute_and_apply_vocabulary(tf.as_string(_dense(inputs["age"], 0) // 10))\n    outputs["region"] ='
+        'outputs["region"] =': """decades = tf.as_string(_dense(inputs["age"], 0) // 10)
+    outputs["decade"] = tft.compute_and_apply_vocabulary(decades)
+    outputs["region"] ="""
     },
     reach=0.85,
 )
@@ -331,9 +338,7 @@ def module_column_misspelt() -> Content:
 
 @table(
     "wanted",
-    module={
-        "tft.scale_to_z_score(number)": "tf.where(number > 170.0, 1.0, 0.0) if name == 'height' else tf.constant(0.0) * number"
-    },
+    module={"tft.scale_to_z_score(number)": "0 * number if name == 'age' else tft.scale_to_z_score(number)"},
     reach=0.6,
 )
 def module_constant_feature() -> Content:

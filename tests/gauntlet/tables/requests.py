@@ -237,11 +237,12 @@ def asked_parquet() -> Content:
     return _frame()
 
 
-def _ids(kind: type) -> pd.DataFrame:
+def _ids(kind: str) -> pd.DataFrame:
     rng = np.random.default_rng(122)
     which = rng.integers(0, 40, ROWS)
     effect = rng.normal(size=40)[which]
-    frame = pd.DataFrame({"shop_id": pd.Series(700 + which).astype(kind), "noise": rng.normal(size=ROWS).round(3)})
+    shop = pd.Series(700 + which).astype("Int64").where(np.arange(ROWS) != 50).astype(kind)
+    frame = pd.DataFrame({"shop_id": shop, "noise": rng.normal(size=ROWS).round(3)})
     return frame.assign(wanted=split_in_two(effect + scaled(frame["noise"]) + 0.2 * rng.normal(size=ROWS)))
 
 
@@ -249,14 +250,15 @@ def _ids(kind: type) -> pd.DataFrame:
     "wanted",
     reach=0.8,
     asked=(
-        Asked("whole.csv", lambda: _ids(int)),
-        Asked("whole.parquet", lambda: _parquet(_ids(int))),
-        Asked("text.parquet", lambda: _parquet(_ids(str)), "alike or warned or refused: shop_id"),
-        Asked("other.csv", lambda: _ids(int).assign(shop_id=lambda frame: frame["shop_id"] + 5000), "warned: shop_id"),
+        Asked("whole.csv", lambda: _ids("Int64")),
+        Asked("whole.parquet", lambda: _parquet(_ids("Int64"))),
+        Asked("text.parquet", lambda: _parquet(_ids("string")), "alike or warned or refused: shop_id"),
+        Asked(
+            "other.csv", lambda: _ids("Int64").assign(shop_id=lambda frame: frame["shop_id"] + 5000), "warned: shop_id"
+        ),
     ),
     source="pandas-dev/pandas#8596",
 )
 def asked_ids_as_floats() -> Content:
     """Ids with a gap, which pandas wrote as 701.0; asked with 701, and with ids that nobody has seen."""
-    frame = _ids(float)
-    return frame.assign(shop_id=frame["shop_id"].where(np.arange(ROWS) != 50))
+    return _ids("float")
