@@ -39,7 +39,8 @@ def read(path: Path, label: str) -> tuple[list[str], list[tuple[int, dict]]]:
         return truth, [(place, _without(row, label, place)) for place, row in zip(places, records, strict=True)]
     csv.field_size_limit(2**30)
     cells = pd.concat(
-        [pd.read_csv(file, dtype=str, keep_default_na=False, na_filter=False, encoding="utf-8-sig") for file in files]
+        [pd.read_csv(file, dtype=str, keep_default_na=False, na_filter=False, encoding="utf-8-sig") for file in files],
+        ignore_index=True,
     )
     numbers = {name for name in cells if name != label and _is_number(cells[name])}
     lengths = cells.map(len) if len(cells) < 10_000 else None
