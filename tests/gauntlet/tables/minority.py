@@ -161,3 +161,39 @@ def label_spellings() -> Content:
     frame = labelled(["no", "yes"], 41, 1000)
     ways = {"yes": ["yes", "yes", "yes", "Yes", "YES "], "no": ["no", "no", "No", "no", "no"]}
     return frame.assign(wanted=[ways[word][row % 5] for row, word in enumerate(frame["wanted"])])
+
+
+@table("wanted", reach=0.9)
+def excel_errors() -> Content:
+    """#DIV/0! and #N/A in a fifth of the numbers: missing, as Excel means them."""
+    rng = np.random.default_rng(43)
+    margin, other = rng.normal(size=1300), rng.normal(size=1300)
+    score = np.where(np.arange(1300) % 5 == 0, 0, 2 * margin) + other + 0.1 * rng.normal(size=1300)
+    words = np.array(["#DIV/0!", "#N/A", "#VALUE!", "#REF!"])
+    texts = [words[row // 5 % 4] if row % 5 == 0 else f"{value:.3f}" for row, value in enumerate(margin)]
+    return pd.DataFrame({"margin": texts, "other": other.round(3), "wanted": split_in_two(score)})
+
+
+@table("wanted", reach=0.9)
+def minus_signs() -> Content:
+    """The minus sign U+2212 and the full-width one in place of the hyphen."""
+    rng = np.random.default_rng(44)
+    first, second = rng.normal(0, 50, 1300), rng.normal(0, 50, 1300)
+    score = scaled(first) + scaled(second) + 0.1 * rng.normal(size=1300)
+    return pd.DataFrame(
+        {
+            "first": [f"{value:.1f}".replace("-", "\u2212") for value in first],
+            "second": [f"{value:.1f}".replace("-", "\uff0d") for value in second],
+            "wanted": split_in_two(score),
+        }
+    )
+
+
+@table("wanted", reach=0.7, says={"new": [r"(?m)^\s*(amounts|numbers|note)\b.*\bviews\b"]})
+def thousands_by_letter() -> Content:
+    """950, 12.3k and 4.5M: a number by its letter, or a note; never the number before the letter alone."""
+    rng = np.random.default_rng(45)
+    views, other = rng.lognormal(11, 2.5, 1300), rng.normal(size=1300)
+    score = 0.5 * scaled(np.log(views)) + other + 0.1 * rng.normal(size=1300)
+    texts = [f"{one:.0f}" if one < 1e3 else f"{one / 1e3:.1f}k" if one < 1e6 else f"{one / 1e6:.1f}M" for one in views]
+    return pd.DataFrame({"views": texts, "other": other.round(3), "wanted": split_in_two(score)})
