@@ -49,7 +49,16 @@ def date_some_odd_words() -> Content:
     return pd.DataFrame({"due": due, "clock": clock, "wanted": split_in_two(score)})
 
 
-@table("wanted", reach=0.9)
+@table(
+    "wanted",
+    reach=0.9,
+    says={
+        "new": [
+            rf"(?m)^\s*(times|note)\b.*\b{name}\b"
+            for name in ("month", "american", "short", "basic", "dots", "offsets")
+        ]
+    },
+)
 def date_notations() -> Content:
     """Six notations: 04-Mar-2023, Mar 4, 2023, 3/4/23, 20230304T101112Z, 2023.03.04, mixed UTC offsets."""
     rng = np.random.default_rng(33)
