@@ -103,6 +103,8 @@ def _json(value: object, described: dict | None) -> object:
     integer = "integer" in json.dumps(described or {})
     if isinstance(value, decimal.Decimal | np.floating):
         return float(value)
+    if isinstance(value, bytes):
+        return value.decode()
     if isinstance(value, datetime.timedelta):
         return value // datetime.timedelta(microseconds=1)
     if isinstance(value, datetime.datetime):
