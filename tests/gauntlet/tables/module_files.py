@@ -177,7 +177,7 @@ def module_grid_search() -> Content:
     expected="stopped: (?i)compile",
 )
 def module_without_compile() -> Content:
-    """A model that nobody compiled."""
+    """A model without compile()."""
     return _two()
 
 

@@ -260,5 +260,5 @@ def _ids(kind: str) -> pd.DataFrame:
     source="pandas-dev/pandas#8596",
 )
 def asked_ids_as_floats() -> Content:
-    """Ids with a gap, which pandas wrote as 701.0; asked with 701, and with ids that nobody has seen."""
+    """Ids with a gap, which pandas wrote as 701.0; asked with 701, and with unknown ids."""
     return _ids("float")

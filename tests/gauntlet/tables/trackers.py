@@ -1,4 +1,4 @@
-"""Tables like those of which users of other tools have reported that something was lost or wrong without a word."""
+"""Tables like those in public reports of values that other tools lose or change silently."""
 
 import csv
 import datetime
