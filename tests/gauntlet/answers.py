@@ -39,7 +39,8 @@ def read(path: Path, label: str) -> tuple[list[str], list[tuple[int, dict]]]:
         return truth, [(place, _without(row, label, place)) for place, row in zip(places, records, strict=True)]
     csv.field_size_limit(2**30)
     cells = pd.concat(
-        [pd.read_csv(file, dtype=str, keep_default_na=False, na_filter=False, encoding="utf-8-sig") for file in files]
+        [pd.read_csv(file, dtype=str, keep_default_na=False, na_filter=False, encoding="utf-8-sig") for file in files],
+        ignore_index=True,
     )
     numbers = {name for name in cells if name != label and _is_number(cells[name])}
     lengths = cells.map(len) if len(cells) < 10_000 else None
@@ -55,6 +56,7 @@ def read(path: Path, label: str) -> tuple[list[str], list[tuple[int, dict]]]:
         for name in cells:
             text = cells[name].iat[place]
             if name in numbers:
+                text = text.strip()
                 row[name] = None if text in MISSING else int(text) if WHOLE.fullmatch(text) else float(text)
             else:
                 row[name] = text or None
@@ -64,7 +66,7 @@ def read(path: Path, label: str) -> tuple[list[str], list[tuple[int, dict]]]:
 
 def _is_number(column: pd.Series) -> bool:
     """Tell whether all values but missing ones are numbers as JSON writes them."""
-    values = [text for text in column.unique() if text not in MISSING and not INFINITE.fullmatch(text)]
+    values = [text for text in column.str.strip().unique() if text not in MISSING and not INFINITE.fullmatch(text)]
     return bool(values) and all(JSON_NUMBER.fullmatch(text) for text in values)
 
 
@@ -134,7 +136,7 @@ def judge_answers(table: Table, answers: pd.DataFrame, truth: list[str], metrics
 
 def _word(value: object) -> object:
     """Return the same for a class as the file writes it and as the model answers it."""
-    text = value.decode() if isinstance(value, bytes) else str(value)
+    text = (value.decode() if isinstance(value, bytes) else str(value)).strip()
     try:
         return float(text) if JSON_NUMBER.fullmatch(text) else text.casefold() if text in ("True", "False") else text
     except ValueError:

@@ -13,13 +13,29 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 
-from tests.e2e.run import Run, call, copy_repository
+from tests.e2e.run import Run, call, copy_repository, edit
 from tests.gauntlet.answers import judge_answers, read
 from tests.gauntlet.outcome import Failure, Outcome
 from tests.gauntlet.server import ask, judge_served, serving
-from tests.gauntlet.tables import MARKER, Table
+from tests.gauntlet.tables import MARKER, Asked, Table
+
+CONFIG = """\
+from pipeline.config import Data, Evaluation, Gate, Label, PipelineConfig, Training, Tuning
+
+CONFIG = PipelineConfig(
+    name={name!r},
+    data=Data({data}),
+    label=Label({label!r}, classes={classes!r}),
+    module="models/{name}.py",
+    training=Training(batch_size=64),
+    evaluation=Evaluation(gates=(Gate({metric!r}, {floor}),)),
+    tuning=Tuning(trials=3),
+)
+"""
 
 
 def run_table(table: Table, folder: Path) -> Outcome:
@@ -54,24 +70,38 @@ def _through(table: Table, copy: Path, logs: Path, outcome: Outcome) -> None:
         check_text(done.text, f"the output of {phase}", table.not_on_terminal)
         return done
 
-    new = ["-m", "pipeline", "new", table.name, "--data", str(data), "--label", table.label]
-    made = step("new", *new)
-    if refusal := judge_new(table, made, copy):
-        outcome.outcome = "refused"
-        outcome.notes.append(refusal[:200])
-        if not table.advice:
-            return
-        advice = advised(refusal, table.advice)
-        outcome.notes.append(f"refused; then {shlex.join(advice)}")
-        made = step("new", *new, *advice)
-        if made.code:
-            raise Failure(f"new still refuses after {shlex.join(advice)}:\n{_tail(made)}")
-    if shape := re.search(r"([\d,]+) rows, ([\d,]+) columns", made.text):
-        outcome.shape = f"{shape[1]} x {shape[2]}"
+    if table.module is not None:
+        write_module(table, copy, data)
+    else:
+        new = ["-m", "pipeline", "new", table.name, "--data", str(data), "--label", table.label, *table.options]
+        made = step("new", *new)
+        if refusal := judge_new(table, made, copy):
+            outcome.outcome = "refused"
+            outcome.notes.append(refusal[:200])
+            if not table.advice:
+                return
+            advice = advised(refusal, table.advice)
+            outcome.notes.append(f"refused; then {shlex.join(advice)}")
+            made = step("new", *new, *advice)
+            if made.code:
+                raise Failure(f"new still refuses after {shlex.join(advice)}:\n{_tail(made)}")
+        if shape := re.search(r"([\d,]+) rows, ([\d,]+) columns", made.text):
+            outcome.shape = f"{shape[1]} x {shape[2]}"
+        if table.edit:
+            edit(copy / config, *table.edit)
 
     ran = step("run", "local_runner.py", "--pipeline", table.name, *([] if table.tuning else ["--tuning", "off"]))
+    accepted, _, pattern = table.expected.partition(": ")
+    if ran.code and "stopped" in accepted:
+        if not re.search(pattern, ran.text):
+            raise Failure(f"stopped with another message than {pattern!r}:\n{_tail(ran)}")
+        outcome.outcome = "stopped"
+        return
     if ran.code:
         raise Failure(f"local_runner.py ended with {ran.code}:\n{_tail(ran)}")
+    if "pushed" not in accepted:
+        raise Failure(f"pushed, expected {table.expected}:\n{_tail(ran)}")
+    judge_says(table, "run", ran.text)
     for page in copy.glob(f"output/{table.name}/runs/*/report.html"):
         check_text(page.read_text(encoding="utf-8"), "report.html", table.not_in_report)
     verdict = json.loads((copy / f"output/{table.name}/verdict.json").read_text())
@@ -81,10 +111,21 @@ def _through(table: Table, copy: Path, logs: Path, outcome: Outcome) -> None:
     )
     if answered.code:
         raise Failure(f"predict ended with {answered.code}:\n{_tail(answered)}")
-    answers = pq.read_table(copy / "o.parquet").to_pandas()
+    judge_says(table, "predict", answered.text)
+    answers = as_ours(table, pq.read_table(copy / "o.parquet").to_pandas())
+    failures = []
+    for number, asked in enumerate(table.asked):
+        file, to = asked.write(copy).relative_to(copy), f"asked{number}.parquet"
+        done = step("asked", *("-m", "pipeline", "predict", "--config", config), "--data", str(file), "--to", to)
+        failures += judge_asked(asked, done, answers, copy / to)
+    if failures:
+        raise Failure("\n".join(failures))
     truth, rows = read(copy / data, table.label)
     outcome.metric = judge_answers(table, answers, truth, verdict["metrics"])
 
+    if table.module is not None:
+        outcome.outcome = "pushed"
+        return
     start, log = time.monotonic(), logs / "serve.log"
     with serving(copy, config, log) as address:
         served = ask(address, [row for _, row in rows], outcome)
@@ -92,6 +133,69 @@ def _through(table: Table, copy: Path, logs: Path, outcome: Outcome) -> None:
     check_text(log.read_text(encoding="utf-8", errors="replace"), "the output of serve", table.not_on_terminal)
     judge_served(served, answers.iloc[[place for place, _ in rows]].to_dict("records"))
     outcome.outcome = "pushed"
+
+
+def write_module(table: Table, copy: Path, data: Path) -> None:
+    """Write a plain config with the module file of the table."""
+    text = (Path(__file__).parent / "modules/plain.py").read_text(encoding="utf-8")
+    for old, new in (table.module or {}).items():
+        assert text.count(old) == 1, f"{old!r} is {text.count(old)} times in plain.py"
+        text = text.replace(old, new)
+    (copy / f"models/{table.name}.py").write_text(text, encoding="utf-8")
+    metric, floor = {"two": ("auc", 0.6), "several": ("accuracy", 0.4), "number": ("squared_correlation", 0.2)}[
+        table.kind
+    ]
+    (copy / f"configs/{table.name}.py").write_text(
+        CONFIG.format(
+            name=table.name,
+            data=repr(str(data)),
+            label=table.label,
+            classes=table.classes,
+            metric=metric,
+            floor=floor,
+        )
+    )
+
+
+def as_ours(table: Table, answers: pd.DataFrame) -> pd.DataFrame:
+    """Name the only answer of a stock module file as the pipeline's own modules do, and add the label."""
+    if table.module is None or len(answers.columns) > 1:
+        return answers
+    values = np.array([*answers.iloc[:, 0]]).reshape(len(answers), -1)
+    if table.kind == "number":
+        return pd.DataFrame({"prediction": values[:, 0]})
+    if table.kind == "two":
+        return pd.DataFrame(
+            {"probability": values[:, 0], "label": np.take(table.classes, (values[:, 0] > 0.5).astype(int))}
+        )
+    return pd.DataFrame({"probabilities": [*values], "label": np.take(table.classes, values.argmax(1))})
+
+
+def judge_says(table: Table, phase: str, text: str) -> None:
+    """Raise Failure if the output of a phase lacks what the table expects there."""
+    for pattern in table.says.get(phase, ()):
+        if not re.search(pattern, text):
+            raise Failure(f"nothing like {pattern!r} in the output of {phase}:\n{text.strip()[-1500:]}")
+
+
+def judge_asked(asked: Asked, done: Run, wanted: pd.DataFrame, to: Path) -> list[str]:
+    """Return what is wrong with the answers for another file, if anything."""
+    accepted, _, pattern = asked.expected.partition(": ")
+    matches = bool(pattern and re.search(pattern, done.text))
+    text = f"predict of {asked.file} ended with {done.code}, expected {asked.expected}: {done.text.strip()[-300:]}"
+    if done.code:
+        return [] if "refused" in accepted and matches else [text]
+    if "warned" in accepted and matches:
+        return []
+    given = pq.read_table(to).to_pandas()
+    if "empty" in accepted:
+        return [text] if len(given) else []
+    if len(given) != len(wanted):
+        return [f"{text}; {len(given)} answers"]
+    (score,) = wanted.columns.intersection(["probability", "prediction", "probabilities"])
+    same = np.isclose(np.array([*given[score]]), np.array([*wanted[score]]), rtol=1e-4, atol=1e-4)
+    differ = (~same.reshape(len(given), -1)).any(axis=1).sum()
+    return [f"{text}; {differ} of {len(given)} answers differ"] if differ or "alike" not in accepted else []
 
 
 def check_text(text: str, where: str, absent: Sequence[str]) -> None:
@@ -120,17 +224,19 @@ def judge_new(table: Table, made: Run, copy: Path) -> str:
         copy / path for path in (f"configs/{table.name}.py", f"models/{table.name}.py", f"schema/{table.name}")
     )
     if made.code == 0:
-        if not table.expected.startswith("pushed"):
+        if not re.match("pushed|stopped|refused or stopped", table.expected):
             raise Failure(f"new accepts it, expected {table.expected}:\n{_tail(made)}")
         for file in (config, module):
             compile(file.read_text(encoding="utf-8"), str(file), "exec")
         if not (schema / "schema.pbtxt").is_file():
             raise Failure("new wrote no schema")
+        judge_says(table, "new", made.text)
         return ""
-    sentence, pattern = made.text.strip(), table.expected.partition("refused: ")[2]
+    accepted, _, pattern = table.expected.partition(": ")
+    sentence = made.text.strip()
     if made.code != 1:
         raise Failure(f"new ended with {made.code}:\n{_tail(made)}")
-    if not pattern:
+    if "refused" not in accepted:
         raise Failure(f"new refuses it: {sentence}")
     if not sentence or "\n\n" in sentence or len(sentence) > 1500:
         raise Failure(f"no single paragraph: {sentence[:500]!r}")

@@ -101,8 +101,12 @@ def ask(address: str, rows: list[dict], outcome: Outcome) -> list[dict]:
 def _json(value: object, described: dict | None) -> object:
     """Return a value as JSON has it: dates as the server documents them, as numbers or as ISO text."""
     integer = "integer" in json.dumps(described or {})
-    if isinstance(value, decimal.Decimal):
+    if isinstance(value, decimal.Decimal | np.floating):
         return float(value)
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, datetime.timedelta):
+        return value // datetime.timedelta(microseconds=1)
     if isinstance(value, datetime.datetime):
         moment = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
         return round(moment.timestamp()) * 1_000_000 + value.microsecond if integer else value.isoformat()

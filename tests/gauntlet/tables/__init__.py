@@ -5,19 +5,43 @@ label of a table that no package brings depends on its columns so strongly that 
 above `reach`.
 """
 
-from tests.gauntlet.tables import files, from_packages, hostile, labels, names, parquet, shapes, values
-from tests.gauntlet.tables.table import MARKER, TABLES, Table
+from tests.gauntlet.tables import (
+    files,
+    from_packages,
+    hostile,
+    labels,
+    layouts,
+    minority,
+    module_files,
+    names,
+    notations,
+    parquet,
+    records,
+    requests,
+    shapes,
+    trackers,
+    values,
+)
+from tests.gauntlet.tables.table import MARKER, TABLES, Asked, Table
 
 __all__ = [
     "MARKER",
     "TABLES",
+    "Asked",
     "Table",
     "files",
     "from_packages",
     "hostile",
     "labels",
+    "layouts",
+    "minority",
+    "module_files",
     "names",
+    "notations",
     "parquet",
+    "records",
+    "requests",
     "shapes",
+    "trackers",
     "values",
 ]

@@ -3,7 +3,7 @@
 import importlib.util
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,6 +20,22 @@ MARKER = Path(tempfile.gettempdir()) / "gauntlet_hostile_text_ran"
 
 
 @dataclass(frozen=True)
+class Asked:
+    """A file for predict of a model that was trained on a table, and what must come of it."""
+
+    file: str
+    make: Callable[[], Content]
+    expected: str = "alike"
+    """"alike": the answers for the table; "empty": no answers; "warned: REGEX", "refused: REGEX"; or several of these:
+    "alike or refused: REGEX"."""
+
+    def write(self, folder: Path) -> Path:
+        """Write the file there; return it."""
+        _write(self.make(), folder / self.file)
+        return folder / self.file
+
+
+@dataclass(frozen=True)
 class Table:
     """A table, how a newcomer asks for it, and what must come of it."""
 
@@ -29,7 +45,8 @@ class Table:
     """The label: "two", "several" or "number"."""
     make: Callable[[], Content]
     expected: str = "pushed"
-    """"pushed", "refused: REGEX of the sentence", or "pushed or refused: REGEX"."""
+    """"pushed", "refused: REGEX of the sentence of new", "stopped: REGEX of the output of a run that fails", or several
+    of these: "pushed or refused: REGEX"."""
     reach: float = 0.75
     """Lowest AUC, accuracy or squared correlation of the answers for the whole file; on the test split, 0.1 less."""
     file: str = "{name}.csv"
@@ -42,6 +59,20 @@ class Table:
     """Texts that must not stand raw in what a command prints."""
     slow: bool = False
     """Takes seconds to make or to look at."""
+    options: tuple[str, ...] = ()
+    """More arguments of new."""
+    says: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Regular expressions that the output of "new", "run" or "predict" must match, if it is accepted."""
+    edit: tuple[str, str] = ()
+    """Text in the config that new writes, and its replacement."""
+    module: Mapping[str, str] | None = None
+    """Replacements in modules/plain.py, which is run with a plain config in place of the files that new writes."""
+    classes: tuple[str, ...] = ("no", "yes")
+    """Classes in that config."""
+    asked: tuple["Asked", ...] = ()
+    """More files for predict."""
+    source: str = ""
+    """Public report of such a problem."""
 
     def write(self, folder: Path) -> Path:
         """Write the table there; return its file or folder."""
