@@ -50,7 +50,7 @@ bench: run ## Measure again the numbers in the README
 tensorboard: setup ## Show the training of all runs: make tensorboard ARGS="--port 7007"
 	$(BIN)/tensorboard --logdir output $(ARGS)
 
-gauntlet: setup ## Take 76 awkward tables through new, run, predict and serve, for hours: make gauntlet ARGS="iris taxi"
+gauntlet: setup ## Take 186 awkward tables through new, run, predict and serve, for hours: make gauntlet ARGS="iris taxi"
 	$(BIN)/python -m tests.gauntlet $(ARGS)
 
 faults: setup ## Break runs in 256 ways and look whether the next one is right, for an hour: make faults ARGS="kill --jobs 2"
