@@ -11,7 +11,7 @@ the user of this machine.
 
 Must be reached: of the work that one worker does alone in Transform and in the Evaluator, the busiest of several does
 at most 1.6 times its share (0.8 with two, 0.4 with four): shards are never dealt quite evenly, and each worker builds
-its own graphs. Exits 1 when it falls short. About ten minutes on two free cores.
+its own graphs. Exits 1 when it misses its target. About ten minutes on two free cores.
 """
 
 import argparse

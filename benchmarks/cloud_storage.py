@@ -43,7 +43,7 @@ def main() -> int:
     passed = round(auc, DIGITS) == round(local, DIGITS) and requests <= MOST_OF_TRANSFORM
     console.print(
         f"must reach: the AUC of the local run ({local:.{DIGITS}f}; {auc:.{DIGITS}f} on gs://) and at most "
-        f"{MOST_OF_TRANSFORM} requests of Transform ({requests}): {'reached' if passed else 'falls short'}"
+        f"{MOST_OF_TRANSFORM} requests of Transform ({requests}): {'reached' if passed else 'misses its target'}"
     )
     return 0 if passed else 1
 

@@ -49,7 +49,7 @@ def main() -> int:
     console = Console()
     console.print(table)
     passed = ours >= rival
-    console.print(f"must reach: ours at least the rival's {rival:.4f}: {'reached' if passed else 'falls short'}")
+    console.print(f"must reach: ours at least the rival's {rival:.4f}: {'reached' if passed else 'misses its target'}")
     return 0 if passed else 1
 
 

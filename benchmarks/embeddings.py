@@ -2,7 +2,7 @@
 
     python benchmarks/embeddings.py [--rows 10000 1000000 10000000]
 
-Each training runs in a process of its own, with the same rows, seed and batches (1,024 examples that name 8 numbers
+Each training runs in a separate process, with the same rows, seed and batches (1,024 examples that name 8 numbers
 each, embedded to a width of 16): with ``training.embedding``, and with ``keras.layers.Embedding``, whose gradients are
 dense. All sizes and both layers take turns, three rounds. A training's time is the median over its calls of four steps,
 in epochs of 128 steps: after an epoch the best weights are copied, which leaves nothing of a table in the processor's

@@ -7,7 +7,7 @@ components, whose Transform makes no statistics and transforms no split but thos
 reads its training data by ``tf_dataset_factory``, as in ``benchmarks/stock/stock_flights.py``. What ours does and stock
 does not is named below the table.
 
-Each side runs in a process of its own, in turns, with large pages of memory, and imports do not count. Ours runs twice:
+Each side runs in a separate process, in turns, with large pages of memory, and imports do not count. Ours runs twice:
 one step after the other, which the rows of the steps compare, and as local_runner.py runs it, two steps at a time and
 with the process of the model's check started ahead, which the last row compares by the clock; TFX's runner on one
 machine has neither. Medians are shown, and the lowest and highest ratio of a round. Exits 1 when ours is not 5 times as
@@ -41,7 +41,7 @@ SPLITS = ("train", "eval", "test")
 LEAST_FASTER, MOST_BELOW = 5.0, 0.005
 LEAST_SECONDS = 0.1  # of a step that has a ratio
 STOCK, ALONE, OURS = SIDES = "stock", "alone", "ours"
-SUM, CLOCK = "one after the other, in all", "by the clock, as each is run"
+SUM, CLOCK = "steps run sequentially", "by the clock, as each is run"
 
 
 def main() -> int:
@@ -97,12 +97,12 @@ def report(stock: list[dict[str, Any]], alone: list[dict[str, Any]], ours: list[
     console.print(table)
     steps = ", ".join(name for name in alone[0]["seconds"] if name not in stock[0]["seconds"])
     console.print(
-        f"not in stock: {steps}; trees beside the network, calibration and explanations in the Trainer; gates"
+        f"not in stock: {steps}; trees next to the network, calibration and explanations in the Trainer; gates"
     )
     passed = faster >= LEAST_FASTER and aucs[1] >= aucs[0] - MOST_BELOW
     console.print(
         f"must reach: {LEAST_FASTER:g} times as fast by the clock, the median of the rounds ({faster:.2f}), AUC at "
-        f"most {MOST_BELOW:g} below ({aucs[1] - aucs[0]:+.4f}): {'reached' if passed else 'falls short'}"
+        f"most {MOST_BELOW:g} below ({aucs[1] - aucs[0]:+.4f}): {'reached' if passed else 'misses its target'}"
     )
     return 0 if passed else 1
 

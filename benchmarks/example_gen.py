@@ -56,7 +56,7 @@ def compare(folder: Path, console: Console) -> bool:
     console.print(table)
     console.print(
         f"must reach: {LEAST_FASTER:g} times as fast, every value equal (a zero that TFX's Parquet reader turned "
-        f"into a missing value is no value of it): {'reached' if passed else 'falls short'}\n"
+        f"into a missing value is no value of it): {'reached' if passed else 'misses its target'}\n"
     )
     return passed
 
@@ -97,7 +97,7 @@ def scale(folder: Path, console: Console) -> bool:
             "that at 2\n"
         )
     console.print(
-        f"must reach: at most {MOST_TIME_PER_ROW:g} and {MOST_MEMORY:g}: {'reached' if passed else 'falls short'}"
+        f"must reach: at most {MOST_TIME_PER_ROW:g} and {MOST_MEMORY:g}: {'reached' if passed else 'misses its target'}"
     )
     return passed
 

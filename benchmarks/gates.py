@@ -59,7 +59,7 @@ def main() -> int:
         passed &= reached
         print(
             f"must reach: the {what} cost at most {most:.0%} of the run ({seconds / whole:.1%}): "
-            f"{'reached' if reached else 'falls short'}"
+            f"{'reached' if reached else 'misses its target'}"
         )
     return 0 if passed else 1
 

@@ -12,7 +12,7 @@ keeps in memory, so every command has no more than ``--memory``, where this user
 one that needs more is killed. Ten times take about fifteen minutes on two cores.
 
 Must be reached: with the most rows no more than 1.2 times the seconds a row of the fewest, and no more memory than
-``--memory`` whatever the rows. Exits 1 when it falls short.
+``--memory`` whatever the rows. Exits 1 when it misses its target.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 FLIGHTS = ROOT / "data/flights"
 STEP = re.compile(r"^  (\w+) +ran +([\d.]+) s", re.MULTILINE)
-LEAST_SECONDS = 0.5  # of a step that has a line of its own
+LEAST_SECONDS = 0.5  # of a step that has a separate line
 AUC = re.compile(r"\bauc ([\d.]+) \(floor")  # of the verdict; progress lines have an AUC of eval
 DEGREES = 0.5
 FIRST_YEAR, YEARS = 2013, 88
@@ -91,7 +91,7 @@ def main() -> int:
 
 
 def years(count: int, to: Path) -> Path:
-    """Makes the flights of so many years, a file for each month; returns their folder."""
+    """Makes the flights of that many years, a file for each month; returns their folder."""
     for file in sorted(FLIGHTS.glob("*/*.parquet")):
         flights = pq.read_table(file)
         year, temp = (flights.schema.get_field_index(name) for name in ("year", "temp"))
@@ -172,7 +172,7 @@ def timed(group: Path | None, *command: str | Path) -> tuple[str, float, float]:
 
 @contextlib.contextmanager
 def memory_of(pid: int) -> Iterator[list[int]]:
-    """Watches a process and its children beside the block; yields a list with their most bytes together so far."""
+    """Watches a process and its children during the block; yields a list with their most bytes together so far."""
     most, over = [0], threading.Event()
 
     def watch() -> None:
@@ -223,7 +223,7 @@ def report(found: list[Found], most_gib: float, is_limited: bool) -> int:
     console.print(
         f"must reach: at most {FLAT} times the time a row of the fewest rows ({ratio:.2f} times), and {most_gib:g} GiB "
         f"of memory{'' if is_limited else ', here without a limit,'} with any number of them ({largest:.1f}): "
-        f"{'reached' if reached else 'falls short'}"
+        f"{'reached' if reached else 'misses its target'}"
     )
     return 0 if reached else 1
 

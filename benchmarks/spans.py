@@ -9,7 +9,7 @@ the whole window, in output folders of their own, from nothing.
 
 Must be reached: each run takes at most 1.5 times the work (processor seconds) of its span alone in the data steps, and
 the last run has written what the run of the whole window writes: examples and statistics byte by byte, transformed
-numbers within TOLERANCE, for Beam merges sketches of quantiles in an order of its own. Exits 1 when it falls short. Ten
+numbers within TOLERANCE, for Beam merges sketches of quantiles in any order. Exits 1 when it misses its target. Ten
 minutes or more on two cores.
 """
 

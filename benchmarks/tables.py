@@ -155,7 +155,7 @@ def report(scores: dict[str, list[Score]]) -> int:
         counts = ", ".join(f"{verdicts.count(word)} {word}" for word in ("won", "tie", "lost"))
         console.print(
             f"against {rival}: {counts}; must reach: {share:.0%} won or tied{', none lost' if not lost else ''}: "
-            f"{'reached' if reached else 'falls short'}"
+            f"{'reached' if reached else 'misses its target'}"
         )
     return 0 if passed else 1
 

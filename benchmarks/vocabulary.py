@@ -9,7 +9,7 @@ process of its own and asked row by row, and ``predict`` answers a file. Memory 
 all processes of a command together, looked at three times a second. Ten million words take about half an hour on two
 cores.
 
-Must be reached: with the most words no more memory than stated. Exits 1 when it falls short.
+Must be reached: with the most words no more memory than stated. Exits 1 when it misses its target.
 """
 
 import argparse
@@ -177,7 +177,7 @@ def report(found: list[Found]) -> int:
     limits = ", ".join(f"{name} {most.gib[name]:.1f} of {limit:g} GiB" for name, limit in MOST_GIB.items())
     console.print(
         f"must reach: no more memory with {most.words:,} words than stated ({limits}): "
-        f"{'reached' if reached else 'falls short'}"
+        f"{'reached' if reached else 'misses its target'}"
     )
     return 0 if reached else 1
 

@@ -89,7 +89,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--explain", action="store_true", help="also write what each column has contributed to the answer; takes longer"
     )
-    parser.add_argument("--columns", nargs="*", default=[], help="columns of the data to write beside the answers")
+    parser.add_argument("--columns", nargs="*", default=[], help="columns of the data to write next to the answers")
     parser.add_argument(
         "--max-bad-rows",
         type=float,
@@ -148,7 +148,7 @@ def find_files(data: str) -> dict[str, str]:
         raise UserError(f"{reason}; expected .csv, .parquet, .tfrecord or .jsonl files, also compressed, or images")
     if IMAGES in formats.values() and len(set(formats.values())) > 1:
         table = next(name for name, format in formats.items() if format != IMAGES)
-        raise UserError(f"{data} has images, and {table} beside them; name the table, or a folder of images alone")
+        raise UserError(f"{data} has images, and {table} next to them; name the table, or a folder of images alone")
     return {name: format for name, format in formats.items() if format}
 
 

@@ -92,7 +92,7 @@ def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> argparse
         "--grace-seconds",
         type=positive,
         default=30,
-        help="to answer what has begun, when it is told to end (%(default)s)",
+        help="to answer what has begun, after a signal to end (%(default)s)",
     )
     parser.add_argument("--request-log", type=Path, help="folder for a log of requests and answers, as JSON lines")
     parser.add_argument("--log-share", type=share, default=1.0, help="share of rows that are logged (%(default)s)")

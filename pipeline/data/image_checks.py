@@ -65,7 +65,9 @@ def _by_header(data: bytes, limits: Images) -> Facts:
         raise
     except UnidentifiedImageError as error:
         expected = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        raise BadImage(f"it is no image, or a broken one: it begins with {data[:8]!r}; expected {expected}") from error
+        raise BadImage(
+            f"it is not an image, or a broken one: it begins with {data[:8]!r}; expected {expected}"
+        ) from error
     except Image.DecompressionBombError as error:
         raise BadImage(f"{first_line(error)}; expected at most {limits.max_pixels:,} pixels") from error
     except Exception as error:  # Pillow's readers raise whatever a broken header makes fail

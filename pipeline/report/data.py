@@ -71,7 +71,7 @@ def _anomalies(findings: Sequence[Finding]) -> Block:
     shown = findings[:MOST_FINDINGS]
     rows = [(finding.severity, finding.kind, charts.shown(str(finding), 600), finding.remedy) for finding in shown]
     more = f", the first {MOST_FINDINGS} of {len(findings):,}" if len(findings) > MOST_FINDINGS else ""
-    return Table(("Comes to", "Kind", "Found", "What to do"), rows, f"Anomalies{more}")
+    return Table(("Value", "Kind", "Found", "What to do"), rows, f"Anomalies{more}")
 
 
 def _drift(run: FinishedRun) -> list[Block]:

@@ -131,12 +131,12 @@ def _predicted(answer: float | list[float], classes: Sequence[str]) -> str:
 def _why_not(run: FinishedRun) -> str:
     if run.results is None:
         return "The run has not come as far as judging a model."
-    return "The model could not be asked; the log says why."
+    return "The model gave no answers; the log says why."
 
 
 def _curves(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
     if not scores:
-        return [Text("The curves are missing, for the model could not be asked; the log says why.", "bad")]
+        return [Text("The curves are missing, because the model gave no answers; the log says why.", "bad")]
     blocks: list[Block] = [Text(note, "quiet") for note in scores["notes"]]
     if scores["rows"] < scores["of"]:
         blocks.append(Text(f"Curves over {scores['rows']:,} of {scores['of']:,} rows, evenly taken.", "quiet"))
@@ -199,7 +199,7 @@ def _slices(run: FinishedRun) -> list[Block]:
     assert run.results is not None
     slices = {name: values for name, values in sorted(run.results.metrics.items()) if name != "overall"}
     if not slices:
-        return [Text("No slices are asked for; evaluation.slices names columns.", "quiet")]
+        return [Text("There are no slices; evaluation.slices names columns.", "quiet")]
     columns = tuple(shown_metrics(run.config.label.task))
     main = columns[0]
     rows: list[tuple[str, ...]] = []

@@ -102,7 +102,8 @@ def _by_folder(folder: Path) -> tuple[list[str], pa.Array, dict[str, str]]:
                 file = os.path.join(parent, name)
                 if not name.lower().endswith(ENDINGS):
                     raise UserError(
-                        f"{file} is no image by its name; expected images only, {', '.join(ENDINGS)}: move it elsewhere"
+                        f"{file} is not an image by its name; expected images only, "
+                        f"{', '.join(ENDINGS)}: move it elsewhere"
                     )
                 if Path(parent) == top:
                     raise UserError(f"{file} is in no folder of a class; {expected}")

@@ -71,7 +71,7 @@ def label_of(name: str, column: pa.ChunkedArray, task: Task | None, place: Place
             )
         return LabelColumn(Label(name, classes=()), numbers)
     if (task == "binary") != (len(counts) == 2):
-        raise UserError(f"the label {name!r} has {len(counts):,} different values, and --task {task} was asked for")
+        raise UserError(f"the label {name!r} has {len(counts):,} different values, but --task is {task}")
     if len(counts) > MOST_CLASSES:
         raise UserError(
             f"the label {name!r} has {len(counts):,} different values, such as {counts[0][0]!r} and {counts[1][0]!r}; "

@@ -174,7 +174,7 @@ def check_leaks(table: Table, keep: Collection[str]) -> None:
     flags = {flag: " ".join(f"{flag} {name}" for name in names) for flag in ("--leave-out", "--keep")}
     raise UserError(
         f"{'; '.join(columns)}. The run would stop there: such a column mostly is known only when the label is. "
-        f"If so, leave it out: {flags['--leave-out']}. If it is known whenever the model is asked: {flags['--keep']}"
+        f"If so, leave it out: {flags['--leave-out']}. If it is known at prediction time: {flags['--keep']}"
     )
 
 

@@ -189,7 +189,7 @@ class _Service:
             columns: Columns = from_columns(content["inputs"], signature.inputs, most_cells=most)
             self.answering.check_number(row_count(columns), served, signature)
         elif not isinstance(instances, list):
-            raise HTTPException(400, f'"instances" is no list; {EXPECTED}')
+            raise HTTPException(400, f'"instances" is not a list; {EXPECTED}')
         else:
             self.answering.check_number(len(instances), served, signature)
             columns = signature.columns(instances, most)

@@ -84,7 +84,7 @@ class Resources:
         if self.accelerator and self.accelerator not in known:
             raise ConfigError(
                 f"no accelerator {self.accelerator!r} for a task; expected one of {', '.join(known)}. "
-                "A TPU needs a job of its own: training=Job(...)"
+                "A TPU needs a separate job: training=Job(...)"
             )
         if self.accelerator and self.accelerators not in GPU_COUNTS:
             raise ConfigError(f"accelerators must be one of {_listed(GPU_COUNTS)}, got {self.accelerators!r}")

@@ -20,7 +20,7 @@ BYTES = {tf.float32: 4, tf.int64: 8, tf.int32: 4, tf.uint8: 1}
 BATCHES_IN_CHUNK = 32
 BYTES_IN_CHUNK = 4 << 20
 # TensorFlow quotes what it passes on: no quotation marks in it.
-WRONG_LABEL = "a label that is none of the classes, in column"
+WRONG_LABEL = "a label that is not one of the classes, in column"
 
 
 class Rows:

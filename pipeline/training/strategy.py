@@ -149,7 +149,7 @@ def _one_machine(name: str) -> Distribution:
         return Distribution(strategy, f"Training mirrored on {counted}: {reason}.")
     device, reason = ("GPU", "one GPU is visible") if gpus else ("CPU", "no GPU is visible")
     if name == "one_device":
-        reason = f"one device was asked for and {reason if len(gpus) < 2 else 'the first of several GPUs is taken'}"
+        reason = f"the setting is one device, and {reason if len(gpus) < 2 else 'the first of several GPUs is taken'}"
     return Distribution(tf.distribute.OneDeviceStrategy(f"/{device}:0"), f"Training on 1 {device}: {reason}.")
 
 

@@ -140,8 +140,8 @@ def test_hostile_names_of_folders_stand_in_literals(tmp_path):
     [
         (lambda folder: [file.unlink() for file in folder.rglob("*.png")], "no images in .*; expected .*/CLASS/"),
         (lambda folder: (folder / "a/00.png").rename(folder / "00.png"), "00.png is in no folder of a class"),
-        (lambda folder: (folder / "a/notes.txt").write_text("x"), "notes.txt is no image by its name"),
-        (lambda folder: (folder / "a/00.png").write_text("some text"), "00.png: it is no image, or a broken one"),
+        (lambda folder: (folder / "a/notes.txt").write_text("x"), "notes.txt is not an image by its name"),
+        (lambda folder: (folder / "a/00.png").write_text("some text"), "00.png: it is not an image, or a broken one"),
         (lambda folder: write_images(folder / "d", 3), r"too few rows of 'd' \(3\); each class needs at least 20"),
         (lambda folder: [file.unlink() for file in folder.rglob("[bc]/*.png")], "are in one class, 'a'"),
     ],

@@ -111,7 +111,7 @@ def test_columns_of_images_are_answered_too(client):
     ("data", "reason"),
     [
         (b"", "it is empty"),
-        (b"no image", "it is no image, or a broken one"),
+        (b"no image", "it is not an image, or a broken one"),
         (grey_image(7, (400, 400), "JPEG")[:-300], "cut short"),
         (grey_image(7, (1_001, 1_000)), "it has 1,001 x 1,000 pixels; expected at most 1,000,000"),
         (grey_image(7, (200, 200), "BMP"), "of 41,078 bytes, more than 20,000"),

@@ -122,5 +122,5 @@ def test_images_beside_a_table_and_images_for_another_model_are_refused(model, s
     with pytest.raises(UserError, match="is an image, and the model takes none"):
         run(load(str(small_model)), folder, folder / "answers.csv")
     (folder / "table.csv").write_text("image\nlight.bmp\n")
-    with pytest.raises(UserError, match=r"table.csv beside them; name the table"):
+    with pytest.raises(UserError, match=r"table.csv next to them; name the table"):
         predict.find_files(str(folder))

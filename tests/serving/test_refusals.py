@@ -79,7 +79,7 @@ def test_a_mistyped_name_is_answered_with_the_nearest_that_the_row_lacks():
         (b'{"instances": [' + b"9" * 5_000 + b"]}", 400, "the body is no JSON"),
         (b"[]", 400, "the body is no JSON object"),
         (b"{}", 400, 'expected either "instances" or "inputs"'),
-        (b'{"instances": {}}', 400, '"instances" is no list'),
+        (b'{"instances": {}}', 400, '"instances" is not a list'),
         (b'{"instances": []}', 400, "there are no instances"),
         (b'{"inputs": {}}', 400, "there are no instances"),
         (b'{"inputs": {"carrier": ["UA"], "distance": [1, 2]}}', 400, "features of different length: 'carrier' has 1"),

@@ -57,7 +57,7 @@ def test_a_job_that_cannot_be_is_refused(settings, message):
     [
         ({"cpu": 0}, r"cpu must be a whole number from 1 to 224, got 0"),
         ({"accelerator": "T4", "accelerators": 1}, r"no accelerator 'T4' for a task; expected one of NVIDIA_"),
-        ({"accelerator": "TPU_V3", "accelerators": 8}, r"A TPU needs a job of its own"),
+        ({"accelerator": "TPU_V3", "accelerators": 8}, r"A TPU needs a separate job"),
         ({"accelerator": "NVIDIA_L4", "accelerators": 3}, r"accelerators must be one of 1 or 2 or 4"),
     ],
 )

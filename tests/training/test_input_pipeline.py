@@ -211,5 +211,5 @@ def test_a_label_that_is_no_class_is_refused(shards, cache):
     split = read([shards], Decoder(spec, "y"), classes=1, cache=cache)
     with pytest.raises((TrainingError, tf.errors.InvalidArgumentError)) as error:
         list(split.evaluation(100, Part()).take(10))
-    assert "a label that is none of the classes, in column y: expected 0 to 0" in str(as_training_error(error.value))
+    assert "a label that is not one of the classes, in column y: expected 0 to 0" in str(as_training_error(error.value))
     assert len(list(read([shards], Decoder(spec, "y"), classes=2, cache=cache).evaluation(100, Part()).take(10))) == 10

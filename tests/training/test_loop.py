@@ -305,7 +305,9 @@ def test_a_batch_larger_than_the_data_becomes_the_data(pattern, caplog):
 @pytest.mark.parametrize("cache", ["memory", "none"])
 def test_a_label_outside_the_classes_stops_with_one_sentence(pattern, cache):
     splits = [read([pattern], DECODER, classes=1, cache=cache) for _ in range(2)]
-    with pytest.raises(TrainingError, match="^a label that is none of the classes, in column y: expected 0 to 0; corr"):
+    with pytest.raises(
+        TrainingError, match="^a label that is not one of the classes, in column y: expected 0 to 0; corr"
+    ):
         Fit(functional(), *splits, SETTINGS, ONE_DEVICE, seed=1).run()
 
 

@@ -67,7 +67,7 @@ def compile(session: Session) -> int:
     job = _compile(session)
     uploads = json.loads((session.folder / UPLOADS).read_text(encoding="utf-8"))
     session.screen.note(
-        f"wrote {job}\nand the {len(uploads)} files to upload before it runs are in {UPLOADS} beside it"
+        f"wrote {job}\nand the {len(uploads)} files to upload before it runs are in {UPLOADS} next to it"
     )
     return SUCCEEDED
 
