@@ -133,10 +133,14 @@ class Input:
             size = len(value["b64"]) * 3 // 4 - value["b64"][-2:].count("=")  # before it is decoded
             if size > self.limits.max_bytes:
                 raise ValueError(f"one of {size:,} bytes, more than {self.limits.max_bytes:,} (data.images.max_bytes)")
-        if self.notation.startswith(AMOUNT) and (type(value) is int or (type(value) is float and math.isfinite(value))):
+        if self._is_amount and (type(value) is int or (type(value) is float and math.isfinite(value))):
             digits = str(value) if type(value) is int else np.format_float_positional(value, trim="-")
             value = digits.replace(".", amount_parts(self.notation)[0])
-        return KINDS[self.kind].convert(self.spelled(value), self.dtype)
+        return KINDS[self.kind].convert(self.spelled(value) if self.spellings else value, self.dtype)
+
+    @functools.cached_property
+    def _is_amount(self) -> bool:
+        return self.notation.startswith(AMOUNT)
 
     @functools.cached_property
     def spellings(self) -> dict[str, str]:
