@@ -103,7 +103,7 @@ def test_an_image_broken_in_the_middle_is_refused():
     [
         (b"", "it is empty"),
         (b"not an image", "it is not an image, or a broken one: it begins with b'not an i'"),
-        (b"<html>404</html>", "no image"),
+        (b"<html>404</html>", "not an image"),
         (encoded(PICTURE, "TIFF"), "expected JPEG, PNG, GIF, BMP or WEBP"),
         (encoded(PICTURE, "WEBP", save_all=True, append_images=[PICTURE.rotate(180)]), "animated WebP"),
         (encoded(PICTURE.convert("1"), "BMP"), "TensorFlow cannot decode it: Number of channels"),

@@ -59,7 +59,7 @@ def test_a_bad_image_is_refused_with_the_reason_and_the_others_are_answered(mode
 def test_where_every_image_is_bad_there_is_one_message_and_no_file(model, tmp_path):
     (tmp_path / "images").mkdir()
     (tmp_path / "images/a.png").write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"none of 1 images can be read; the first: a.png: it is no image"):
+    with pytest.raises(UserError, match=r"none of 1 images can be read; the first: a.png: it is not an image"):
         run(model, tmp_path / "images", tmp_path / "answers.csv")
     assert not (tmp_path / "answers.csv").exists()
 
@@ -105,7 +105,7 @@ def test_encoded_images_in_files_are_answered(model, tmp_path, format):
     answers = run(model, file, tmp_path / "answers.parquet")
     assert answers.prediction[0] == 70
     assert answers.isna().prediction[1]
-    assert "it is no image" in answers.refused[1]
+    assert "it is not an image" in answers.refused[1]
     if format != "jsonl":
         assert list(answers.image_path) == [f"rows.{format}:1", f"rows.{format}:2"]
 
