@@ -200,7 +200,7 @@ def test_bad_images_stop_the_run_with_path_and_reason_or_are_left_out(folder, tm
     write(folder / "dog/cut.jpg", picture(1, "JPEG", (64, 64))[:-100])
     said = problem(images(folder), tmp_path / "refused")
     assert f"{folder}/cat/empty.png: it is empty" in said
-    assert f"{folder}/dog/text.jpg: it is no image" in said
+    assert f"{folder}/dog/text.jpg: it is not an image" in said
     assert f"{folder}/dog/cut.jpg: it is broken or cut short" in said
     assert "3 of 63 rows are bad" in said
 
